@@ -1,0 +1,7 @@
+//! Comb: a durable queue daemon on its own log-structured storage engine.
+//!
+//! Calls go down only: `http` → `broker` → `engine` → `log`, `index`, `cursor` → `format`, `io`.
+
+pub mod format;
+pub mod io;
+pub mod types;

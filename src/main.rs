@@ -1,0 +1,2 @@
+//! combd.
+fn main() {}

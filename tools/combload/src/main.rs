@@ -1,0 +1,2 @@
+//! Placeholder until the tool exists.
+fn main() {}
