@@ -2,6 +2,7 @@
 //!
 //! Calls go down only: `http` → `broker` → `engine` → `log`, `index`, `cursor` → `format`, `io`.
 
+pub mod broker;
 pub mod format;
 pub mod io;
 pub mod types;

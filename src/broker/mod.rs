@@ -1,0 +1,13 @@
+//! Queues, partitions, groups, leases, acknowledgements, retries, dead letters, transactions, long polls.
+//!
+//! Purpose: decide commands against the state and stage what they change.
+//!
+//! Invariants:
+//! - State changes in one place, `state::State::apply`, by the live path and by recovery alike.
+//! - Every answer waits for the last group commit that was staged when it was decided.
+//!
+//! Must not: touch files, sockets, clocks; know HTTP or JSON.
+
+pub mod command;
+pub mod handle;
+pub mod status;
