@@ -23,11 +23,20 @@ pub struct Request {
     /// What to do.
     pub command: Command,
     /// Where the answer goes; `None` for commands without one.
-    pub reply: Option<oneshot::Sender<Reply>>,
+    pub reply: Option<ReplySlot>,
+}
+
+/// Where an answer goes.
+pub type ReplySlot = oneshot::Sender<Answer>;
+
+/// An answer on its way to its caller. However it is lost on that way, its guard hands claims back.
+pub struct Answer {
+    reply: Reply,
+    guard: DeliveryGuard,
 }
 
 /// Answers of one or more group commits on their way back.
-pub type Answers = Vec<(oneshot::Sender<Reply>, Reply)>;
+pub type Answers = Vec<(ReplySlot, Reply)>;
 
 /// Cheap to clone; one per connection.
 #[derive(Clone)]
@@ -95,11 +104,15 @@ impl Handle {
     }
 
     async fn call(&self, command: Command) -> Result<Reply, BrokerError> {
+        Ok(self.call_guarded(command).await?.reply)
+    }
+
+    async fn call_guarded(&self, command: Command) -> Result<Answer, BrokerError> {
         let (sender, receiver) = oneshot::channel();
         self.send(Request { command, reply: Some(sender) })?;
         match receiver.await {
-            Ok(Reply::Failed(error)) => Err(error),
-            Ok(reply) => Ok(reply),
+            Ok(Answer { reply: Reply::Failed(error), .. }) => Err(error),
+            Ok(answer) => Ok(answer),
             // The storage thread dropped the request: it died or stopped before it could answer.
             Err(_) => Err(match self.inner.status.cause() {
                 Some(cause) => BrokerError::OutcomeUnknown(cause),
@@ -133,14 +146,11 @@ impl Handle {
     pub async fn pop(&self, pop: Pop) -> Result<Delivery, BrokerError> {
         let mut guard =
             PopGuard { handle: self.clone(), ticket: pop.ticket, presence: Arc::clone(&pop.presence), done: false };
-        let reply = self.call(Command::Pop(pop)).await;
+        let answer = self.call_guarded(Command::Pop(pop)).await;
         guard.done = true;
-        match reply? {
-            Reply::Pop(reply) => {
-                let lease = reply.lease;
-                Ok(Delivery { reply, guard: DeliveryGuard { handle: self.clone(), lease } })
-            }
-            other => Err(mismatch(&other)),
+        match answer? {
+            Answer { reply: Reply::Pop(reply), guard } => Ok(Delivery { reply, guard }),
+            Answer { reply, .. } => Err(mismatch(&reply)),
         }
     }
 
@@ -255,7 +265,7 @@ pub struct DeliveryGuard {
 }
 
 impl DeliveryGuard {
-    /// The answer is on its way to the client.
+    /// The answer was handed to the connection.
     pub fn delivered(mut self) {
         self.lease = None;
     }
@@ -271,13 +281,16 @@ impl Drop for DeliveryGuard {
 }
 
 /// Hands batches of answers to the calls that wait for them, until the storage thread is gone.
-pub async fn dispatch(mut batches: mpsc::UnboundedReceiver<Answers>) {
+pub async fn dispatch(handle: Handle, mut batches: mpsc::UnboundedReceiver<Answers>) {
     while let Some(batch) = batches.recv().await {
-        for (sender, reply) in batch {
-            // A caller that left is handled by its guards; the answer is dropped here.
-            if let Err(Reply::Pop(reply)) = sender.send(reply) {
-                drop(reply);
-            }
+        for (slot, reply) in batch {
+            let lease = match &reply {
+                Reply::Pop(pop) => pop.lease,
+                _ => None,
+            };
+            let guard = DeliveryGuard { handle: handle.clone(), lease };
+            // A caller that left drops the answer, and the guard hands its claims back.
+            let _ = slot.send(Answer { reply, guard });
         }
     }
 }
