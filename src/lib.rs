@@ -3,6 +3,8 @@
 //! Calls go down only: `http` → `broker` → `engine` → `log`, `index`, `cursor` → `format`, `io`.
 
 pub mod broker;
+pub mod engine;
 pub mod format;
+pub mod index;
 pub mod io;
 pub mod types;

@@ -9,5 +9,8 @@
 //! Must not: touch files, sockets, clocks; know HTTP or JSON.
 
 pub mod command;
+pub mod core;
 pub mod handle;
+pub mod journal;
+pub mod state;
 pub mod status;
