@@ -14,3 +14,4 @@ pub mod handle;
 pub mod journal;
 pub mod state;
 pub mod status;
+pub mod storage;
