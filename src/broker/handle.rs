@@ -3,8 +3,8 @@
 //! A call goes through a bounded queue to the storage thread and waits for its answer there. Answers come back in
 //! batches, one wake-up per group commit; `dispatch` hands them to the waiting calls on the runtime's own threads.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,6 +35,12 @@ pub struct Answer {
     guard: DeliveryGuard,
 }
 
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.reply.fmt(f)
+    }
+}
+
 /// Answers of one or more group commits on their way back.
 pub type Answers = Vec<(ReplySlot, Reply)>;
 
@@ -46,14 +52,29 @@ pub struct Handle {
 
 struct Inner {
     requests: mpsc::Sender<Request>,
-    waker: Waker,
+    /// Set once recovery is through, before the status says `Ready`.
+    attached: OnceLock<(Waker, LogId)>,
     status: Arc<Status>,
     ids: IdSource,
-    log: LogId,
     next_ticket: AtomicU64,
 }
 
 impl Handle {
+    /// A handle to a storage thread that will receive from the other end of `requests`. Calls answer `Starting`
+    /// until `attach`.
+    #[must_use]
+    pub fn pending(requests: mpsc::Sender<Request>, status: Arc<Status>, ids: IdSource) -> Handle {
+        Handle {
+            inner: Arc::new(Inner {
+                requests,
+                attached: OnceLock::new(),
+                status,
+                ids,
+                next_ticket: AtomicU64::new(1),
+            }),
+        }
+    }
+
     /// A handle to a storage thread that receives from the other end of `requests` and sleeps on `waker`.
     #[must_use]
     pub fn new(
@@ -63,8 +84,20 @@ impl Handle {
         ids: IdSource,
         log: LogId,
     ) -> Handle {
-        Handle {
-            inner: Arc::new(Inner { requests, waker, status, ids, log, next_ticket: AtomicU64::new(1) }),
+        let handle = Handle::pending(requests, status, ids);
+        handle.attach(waker, log);
+        handle
+    }
+
+    /// Says where the storage thread sleeps and which log it serves. Later calls change nothing.
+    pub fn attach(&self, waker: Waker, log: LogId) {
+        let _ = self.inner.attached.set((waker, log));
+    }
+
+    /// Lets the storage thread look at the status: something it should react to was entered.
+    pub fn nudge(&self) {
+        if let Some((waker, _)) = self.inner.attached.get() {
+            waker.wake();
         }
     }
 
@@ -81,9 +114,12 @@ impl Handle {
     }
 
     /// Identity of the log, the seed of id hashes.
-    #[must_use]
-    pub fn log(&self) -> LogId {
-        self.inner.log
+    ///
+    /// # Errors
+    /// `Starting`: it is not known before the log was recovered.
+    pub fn log(&self) -> Result<LogId, BrokerError> {
+        let attached = self.inner.attached.get();
+        attached.map(|(_, log)| *log).ok_or_else(|| BrokerError::Starting("recovering".to_owned()))
     }
 
     fn send(&self, request: Request) -> Result<(), BrokerError> {
@@ -99,7 +135,7 @@ impl Handle {
             mpsc::error::TrySendError::Full(_) => BrokerError::Overloaded { retry_seconds: 1 },
             mpsc::error::TrySendError::Closed(_) => BrokerError::Stopping,
         })?;
-        self.inner.waker.wake();
+        self.nudge();
         Ok(())
     }
 

@@ -12,6 +12,7 @@ pub mod command;
 pub mod core;
 pub mod handle;
 pub mod journal;
+pub mod start;
 pub mod state;
 pub mod status;
 pub mod storage;

@@ -162,7 +162,7 @@ pub fn recover<M: Machine + Default, F: Fs>(
 ) -> Result<Recovered<M, F::File>, RecoveryError> {
     layout.create(fs)?;
     let superblock = open_superblock(fs, layout, new_log)?;
-    let mut recovery = Recovery::begin(fs, layout, settings, superblock, progress)?;
+    let mut recovery = Recovery::<M, F>::begin(fs, layout, settings, superblock, progress)?;
     recovery.restore_checkpoint()?;
     recovery.index_segments()?;
     recovery.replay()?;

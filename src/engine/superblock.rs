@@ -5,7 +5,7 @@ use std::io;
 use thiserror::Error;
 
 use crate::format::DecodeError;
-use crate::format::superblock::{Superblock, pick};
+use crate::format::superblock::Superblock;
 use crate::io::{AlignedBuf, BLOCK_BYTES, Fs, FsFile, OpenMode, ReadAt};
 use crate::log::files::Layout;
 
@@ -33,7 +33,7 @@ pub fn read<F: Fs>(fs: &F, layout: &Layout) -> Result<Option<(Superblock, usize)
     let bytes = usize::try_from(file.bytes()?).unwrap_or(usize::MAX).min(2 * BLOCK_BYTES);
     let data = file.read_at(0, bytes)?;
     let (first, second) = data.split_at(bytes.min(BLOCK_BYTES));
-    Ok(Some(pick(first, second)?))
+    Ok(Some(Superblock::pick(first, second)?))
 }
 
 /// Creates it: both slots, synced, renamed in, directory synced.
