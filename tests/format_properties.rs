@@ -467,24 +467,6 @@ fn the_superblock_refuses_what_it_must_not_choose_from() {
 }
 
 #[test]
-fn impossible_frame_headers_are_refused() {
-    let encode = |header: FrameHeader| {
-        let mut bytes = [0; FRAME_HEADER_BYTES];
-        header.encode(&mut bytes);
-        FrameHeader::decode(&bytes, FileNumber(42))
-    };
-    for header in [
-        FrameHeader { watermark: Seq(4_711), ..FRAME },
-        FrameHeader { watermark: Seq(4_712), kind: FrameKind::Noop, body_bytes: 0, ..FRAME },
-        FrameHeader { watermark: Seq(4_712), kind: FrameKind::Seal, ..FRAME },
-        FrameHeader { kind: FrameKind::Noop, body_bytes: 1, ..FRAME },
-    ] {
-        assert!(matches!(encode(header), Err(DecodeError::Field { .. })), "{header:?}");
-    }
-    assert!(encode(FrameHeader { watermark: Seq(4_711), kind: FrameKind::Seal, ..FRAME }).is_ok());
-}
-
-#[test]
 fn reserved_and_unknown_kinds_are_errors_by_name() {
     for (kind, name) in RESERVED_KINDS {
         let mut rest = &[kind, 0][..];
