@@ -115,6 +115,7 @@ fn frame_header(kind: FrameKind, body: &[u8], records: u32, chain: u64) -> Frame
         chain,
         body_bytes: u32::try_from(body.len()).unwrap(),
         records,
+        mark: 0,
         body_hash: body_hash(LOG, FileNumber(42), seq, body),
         log_time: LOGGED,
     }

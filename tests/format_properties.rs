@@ -337,6 +337,7 @@ const FRAME: FrameHeader = FrameHeader {
     chain: 77,
     body_bytes: 5000,
     records: 2,
+    mark: 0,
     body_hash: 99,
     log_time: LogTime(12),
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::frame::{
-    FRAME_HEADER_BYTES, FrameHeader, FrameKind, SealBody, body_hash, chain_after, frame_bytes,
+    FRAME_HEADER_BYTES, FrameHeader, FrameKind, SealBody, body_hash, chain_after, frame_bytes, mark,
 };
 use crate::io::{AlignedBuf, BLOCK_BYTES};
 use crate::types::{Epoch, FileNumber, LogId, LogTime, Seq};
@@ -127,6 +127,7 @@ impl<File> Appender<File> {
             chain: self.chain,
             body_bytes,
             records,
+            mark: mark(stamp.log, self.number),
             body_hash: hash,
             log_time: stamp.log_time,
         };

@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 
 use crate::format::file_header::{FileHeader, FileKind};
-use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, body_hash, chain_after, frame_bytes};
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, body_hash, chain_after, frame_bytes, mark};
 use crate::io::{BLOCK_BYTES, FsFile};
 use crate::log::appender::Resume;
 use crate::types::{FileNumber, LogId, Seq};
@@ -155,6 +155,12 @@ impl<File: FsFile> Walk<File> {
         self.window.file()
     }
 
+    /// A header of this file's life that begins these bytes.
+    fn header_in(&self, bytes: &[u8]) -> Option<FrameHeader> {
+        let header = FrameHeader::decode(bytes, self.header.number).ok()?;
+        (header.mark == mark(self.log, self.header.number)).then_some(header)
+    }
+
     /// The next frame; `None` where no valid frame begins.
     ///
     /// # Errors
@@ -162,7 +168,7 @@ impl<File: FsFile> Walk<File> {
     pub fn next(&mut self) -> io::Result<Option<Found>> {
         let position = self.resume.position;
         let Some(bytes) = self.window.get(position, FRAME_HEADER_BYTES)? else { return Ok(None) };
-        let Ok(header) = FrameHeader::decode(&bytes, self.header.number) else { return Ok(None) };
+        let Some(header) = self.header_in(&bytes) else { return Ok(None) };
         let frame = frame_bytes(header.body_bytes as usize);
         if header.chain != self.resume.chain || frame > self.header.max_frame_bytes {
             return Ok(None);
@@ -194,7 +200,7 @@ impl<File: FsFile> Walk<File> {
             let next = position + BLOCK_BYTES as u64;
             if block.iter().any(|byte| *byte != 0) {
                 later.dirty_end = next;
-                if let Ok(header) = FrameHeader::decode(&block, self.header.number) {
+                if let Some(header) = self.header_in(&block) {
                     later.count += 1;
                     later.watermark = later.watermark.max(header.watermark);
                     if header.kind == FrameKind::Commit {
