@@ -160,7 +160,7 @@ impl<J: Journal> Core<J> {
                 }
                 Command::Extend { lease, seconds } => Step::Done(Reply::Extend(self.extend(*lease, *seconds))),
                 Command::Configure(configure) => self.configure(configure),
-                Command::DeleteQueue(name) => Step::Done(Reply::DeleteQueue(self.delete_queue(name))),
+                Command::DeleteQueue(name) => self.delete_queue(name),
                 Command::DeadLetters(query) => Step::Done(Reply::DeadLetters(self.dead_letters(query))),
                 Command::Push(_) | Command::Ack(_) | Command::Transaction(_) => {
                     unreachable!("Work::new gives these kinds of their own")

@@ -8,11 +8,16 @@
 //!
 //! Must not: touch files, sockets, clocks; know HTTP or JSON.
 
+pub mod ack;
 pub mod command;
 pub mod core;
+mod dead_letters;
 pub mod handle;
 pub mod journal;
+pub mod push;
+mod queues;
 pub mod start;
 pub mod state;
 pub mod status;
 pub mod storage;
+pub mod transaction;

@@ -187,6 +187,41 @@ impl State {
         CursorState { next, ..CursorState::default() }
     }
 
+    /// Drops the oldest id rows of a partition, at most `most`: those older than the queue's horizon that no
+    /// cursor has yet to acknowledge. How many went.
+    ///
+    /// A group that has not met the partition counts with the place where it would begin. Without any group, rows
+    /// stay as long as their messages: whoever comes first must be able to acknowledge them. A group that comes
+    /// after others have passed may find messages whose rows are gone.
+    pub fn expire_ids(&mut self, partition: PartitionId, now: LogTime, most: usize) -> usize {
+        let Some(known) = self.partitions.get(&partition) else { return 0 };
+        let Some(queue) = self.queues.get(&known.queue) else { return 0 };
+        let kept_since = now.minus_seconds(queue.options.id_horizon_seconds());
+        if known.ids.oldest().is_none_or(|row| row.logged >= kept_since) {
+            return 0; // the usual case, before every cursor is looked at
+        }
+        let wanted = |group: &GroupId| {
+            let leased = self
+                .cursors
+                .get(&(partition, *group))
+                .filter(|cursor| cursor.lease.is_some_and(|lease| lease.expires >= now));
+            match leased {
+                Some(cursor) => Some(cursor.next), // also where retention took the messages meanwhile
+                None => Some(self.cursor_or_seed(known, self.groups.get(group)?).next),
+            }
+        };
+        let needed_from = queue.groups.values().filter_map(wanted).min().unwrap_or(known.start);
+        let Some(known) = self.partitions.get_mut(&partition) else { return 0 };
+        let mut gone = 0;
+        while gone < most
+            && known.ids.oldest().is_some_and(|row| row.logged < kept_since && row.offset < needed_from)
+        {
+            self.ids.drop_oldest(partition, &mut known.ids);
+            gone += 1;
+        }
+        gone
+    }
+
     fn note_stamp(&mut self, stamp: WallTime) {
         self.last_stamp = self.last_stamp.max(stamp);
     }
