@@ -134,7 +134,8 @@ impl<R: Ring> Storage<R> {
     /// `None`: only a completion, a message or the waker brings something to do.
     fn next_timeout(&self, drained: bool) -> Option<Duration> {
         let engine = &self.core.journal;
-        let can_go_on = !drained && engine.takes_more() && self.blocked.is_empty();
+        let can_go_on =
+            engine.takes_more() && ((!drained && self.blocked.is_empty()) || self.core.wants_room());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
         if can_go_on {
             return Some(Duration::ZERO);

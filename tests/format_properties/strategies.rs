@@ -60,14 +60,15 @@ prop_compose! {
             Just(FrameKind::Commit), Just(FrameKind::Seal), Just(FrameKind::Noop), Just(FrameKind::Rewrite)
         ],
         file in number(), epoch in number(), pair in (number(), number()), chain in any::<u64>(),
-        body_bytes in small(), records in small(), body_hash in any::<u64>(), log_time in number(),
+        body_bytes in small(), records in small(), mark in any::<u32>(), body_hash in any::<u64>(),
+        log_time in number(),
     ) -> FrameHeader {
         let (low, high) = (pair.0.min(pair.1), pair.0.max(pair.1));
         let (watermark, seq) = if low == high { (0, high.max(1)) } else { (low, high) };
         let body_bytes = if kind == FrameKind::Noop { 0 } else { body_bytes };
         FrameHeader {
             kind, file: FileNumber(file), epoch: Epoch(epoch), seq: Seq(seq), watermark: Seq(watermark), chain,
-            body_bytes, records, body_hash, log_time: LogTime(log_time),
+            body_bytes, records, mark, body_hash, log_time: LogTime(log_time),
         }
     }
 }
