@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// Longest latency that is told apart, in microseconds: ten minutes.
 const LONGEST_US: u64 = 600_000_000;
@@ -237,25 +237,50 @@ impl Report {
         let tally = &self.tally;
         let seconds = self.elapsed.as_secs_f64();
         let rate = |number: u64| (number as f64 / seconds.max(1e-9)).round();
-        let mut line = Map::new();
-        line.insert("subcommand".to_owned(), json!(subcommand));
-        line.insert("params".to_owned(), json!(params));
-        line.insert("seconds".to_owned(), json!((seconds * 1e3).round() / 1e3));
-        line.insert("messages".to_owned(), json!(tally.messages));
-        line.insert("messages_per_s".to_owned(), json!(rate(tally.messages)));
-        line.insert("requests".to_owned(), json!(tally.requests));
-        line.insert("requests_per_s".to_owned(), json!(rate(tally.requests)));
-        line.insert("latency_us".to_owned(), tally.latency.json());
-        for (word, number) in &tally.counts {
-            line.insert((*word).to_owned(), json!(number));
-        }
-        for (word, latency) in &tally.others {
-            line.insert((*word).to_owned(), latency.json());
-        }
-        line.insert("errors".to_owned(), json!(tally.errors.by_kind));
-        line.insert("conditions".to_owned(), conditions());
-        Value::Object(line).to_string()
+        let line = Line {
+            subcommand,
+            params,
+            seconds: (seconds * 1e3).round() / 1e3,
+            messages: tally.messages,
+            messages_per_s: rate(tally.messages),
+            requests: tally.requests,
+            requests_per_s: rate(tally.requests),
+            latency_us: tally.latency.json(),
+            counts: &tally.counts,
+            others: tally.others.iter().map(|(word, latency)| (*word, latency.json())).collect(),
+            errors: &tally.errors.by_kind,
+            conditions: conditions(),
+        };
+        serde_json::to_string(&line).expect("numbers and strings always serialise")
     }
+}
+
+/// The line's fields in the order in which people look for them.
+#[derive(Serialize)]
+struct Line<'a, P: Serialize> {
+    subcommand: &'a str,
+    params: &'a P,
+    seconds: f64,
+    messages: u64,
+    messages_per_s: f64,
+    requests: u64,
+    requests_per_s: f64,
+    latency_us: Value,
+    #[serde(flatten)]
+    counts: &'a BTreeMap<&'static str, u64>,
+    #[serde(flatten)]
+    others: BTreeMap<&'static str, Value>,
+    errors: &'a BTreeMap<String, u64>,
+    conditions: Value,
+}
+
+/// Processor time of this process so far, in seconds: what the load generator took from the server beside it.
+fn processor_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The program's name may hold anything, so count from its closing parenthesis; times are in hundredths.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_ascii_whitespace().skip(11).map(str::parse::<f64>);
+    Some((times.next()?.ok()? + times.next()?.ok()?) / 100.0)
 }
 
 /// What a reader needs in order to compare two lines.
@@ -265,6 +290,7 @@ fn conditions() -> Value {
         "cores": std::thread::available_parallelism().map_or(0, usize::from),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
         "load_average": read("/proc/loadavg").split_ascii_whitespace().take(3).collect::<Vec<_>>().join(" "),
+        "own_cpu_s": processor_seconds(),
     })
 }
 
