@@ -3,8 +3,8 @@
 //! A call goes through a bounded queue to the storage thread and waits for its answer there. Answers come back in
 //! batches, one wake-up per group commit; `dispatch` hands them to the waiting calls on the runtime's own threads.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -52,29 +52,14 @@ pub struct Handle {
 
 struct Inner {
     requests: mpsc::Sender<Request>,
-    /// Set once recovery is through, before the status says `Ready`.
-    attached: OnceLock<(Waker, LogId)>,
+    waker: Waker,
     status: Arc<Status>,
     ids: IdSource,
+    log: LogId,
     next_ticket: AtomicU64,
 }
 
 impl Handle {
-    /// A handle to a storage thread that will receive from the other end of `requests`. Calls answer `Starting`
-    /// until `attach`.
-    #[must_use]
-    pub fn pending(requests: mpsc::Sender<Request>, status: Arc<Status>, ids: IdSource) -> Handle {
-        Handle {
-            inner: Arc::new(Inner {
-                requests,
-                attached: OnceLock::new(),
-                status,
-                ids,
-                next_ticket: AtomicU64::new(1),
-            }),
-        }
-    }
-
     /// A handle to a storage thread that receives from the other end of `requests` and sleeps on `waker`.
     #[must_use]
     pub fn new(
@@ -84,20 +69,8 @@ impl Handle {
         ids: IdSource,
         log: LogId,
     ) -> Handle {
-        let handle = Handle::pending(requests, status, ids);
-        handle.attach(waker, log);
-        handle
-    }
-
-    /// Says where the storage thread sleeps and which log it serves. Later calls change nothing.
-    pub fn attach(&self, waker: Waker, log: LogId) {
-        let _ = self.inner.attached.set((waker, log));
-    }
-
-    /// Lets the storage thread look at the status: something it should react to was entered.
-    pub fn nudge(&self) {
-        if let Some((waker, _)) = self.inner.attached.get() {
-            waker.wake();
+        Handle {
+            inner: Arc::new(Inner { requests, waker, status, ids, log, next_ticket: AtomicU64::new(1) }),
         }
     }
 
@@ -114,12 +87,9 @@ impl Handle {
     }
 
     /// Identity of the log, the seed of id hashes.
-    ///
-    /// # Errors
-    /// `Starting`: it is not known before the log was recovered.
-    pub fn log(&self) -> Result<LogId, BrokerError> {
-        let attached = self.inner.attached.get();
-        attached.map(|(_, log)| *log).ok_or_else(|| BrokerError::Starting("recovering".to_owned()))
+    #[must_use]
+    pub fn log(&self) -> LogId {
+        self.inner.log
     }
 
     fn send(&self, request: Request) -> Result<(), BrokerError> {
@@ -135,7 +105,7 @@ impl Handle {
             mpsc::error::TrySendError::Full(_) => BrokerError::Overloaded { retry_seconds: 1 },
             mpsc::error::TrySendError::Closed(_) => BrokerError::Stopping,
         })?;
-        self.nudge();
+        self.inner.waker.wake();
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc as std_mpsc};
+use std::thread::JoinHandle;
 
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -10,13 +11,13 @@ use tokio::sync::mpsc;
 use super::core::{Core, CoreSettings};
 use super::handle::{Answers, Handle};
 use super::state::State;
-use super::status::{Phase, Status};
+use super::status::Status;
 use super::storage::{Ended, Storage};
 use crate::engine::EngineSettings;
 use crate::engine::commit::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::engine::recovery::{RecoveryError, recover};
-use crate::io::{self as seam, Backend, Clock, IdSource, LockGuard, OsFs, Ring, SyncMode};
+use crate::io::{self as seam, Backend, Clock, IdSource, LockGuard, OsFs, Ring, SyncMode, Waker};
 use crate::log::files::Layout;
 use crate::types::LogId;
 
@@ -49,34 +50,61 @@ pub enum StartError {
     Recovery(#[from] RecoveryError),
 }
 
-/// A broker whose storage thread runs. It serves once the status says `Ready`.
+/// A broker that recovered and serves.
 pub struct Running {
     /// What to call.
     pub handle: Handle,
     /// Answers for `handle::dispatch`.
     pub answers: mpsc::UnboundedReceiver<Answers>,
-    /// Ends when the storage thread does.
-    pub ended: tokio::sync::oneshot::Receiver<Result<Ended, StartError>>,
+    waker: Waker,
+    thread: JoinHandle<Result<Ended, StartError>>,
 }
 
-/// Starts the storage thread, which recovers and then serves. Returns at once.
+impl Running {
+    /// Lets the storage thread look at the status; call it after `Stopping` was entered.
+    #[must_use]
+    pub fn nudge(&self) -> impl FnOnce() + Send + 'static {
+        let waker = self.waker.clone();
+        move || waker.wake()
+    }
+
+    /// Splits into the parts that different owners need: the calls, the answers, and a wait for the end that blocks.
+    #[must_use]
+    pub fn split(self) -> (Handle, mpsc::UnboundedReceiver<Answers>, impl FnOnce() -> Ended + Send + 'static) {
+        let thread = self.thread;
+        let join = move || match thread.join() {
+            Ok(Ok(ended)) => ended,
+            Ok(Err(error)) => Ended::Poisoned(error.to_string()),
+            Err(_) => Ended::Poisoned("the storage thread panicked".to_owned()),
+        };
+        (self.handle, self.answers, join)
+    }
+}
+
+/// Starts the storage thread and waits until it has recovered the data directory. Progress and phase are reported
+/// through the status.
 ///
 /// # Errors
-/// No thread can be started.
-pub fn start(settings: BrokerSettings, status: Arc<Status>) -> io::Result<Running> {
+/// The data directory cannot be used; nothing in it was changed unless the error says so.
+pub fn start(settings: BrokerSettings, status: Arc<Status>) -> Result<Running, StartError> {
     let clock = Clock::system();
     let ids = IdSource::system(clock.clone());
     let (requests, receiver) = mpsc::channel(settings.queue_commands);
     let (answers, answers_receiver) = mpsc::unbounded_channel();
-    let (ended, ended_receiver) = tokio::sync::oneshot::channel();
-    let handle = Handle::pending(requests, Arc::clone(&status), ids.clone());
-    let attach = handle.clone();
-    seam::spawn("storage", move || {
-        let parts = Start { settings, status, clock, ids, handle: attach };
-        // Whoever waits for the end may have gone first; then nobody wants to know.
-        let _ = ended.send(parts.run(receiver, answers));
-    })?;
-    Ok(Running { handle, answers: answers_receiver, ended: ended_receiver })
+    let (ready, is_ready) = std_mpsc::sync_channel(1);
+    let parts = Start { settings, status: Arc::clone(&status), clock, ids: ids.clone(), ready };
+    let thread = seam::spawn("storage", move || parts.run(receiver, answers))?;
+    match is_ready.recv() {
+        Ok((waker, log)) => {
+            let handle = Handle::new(requests, waker.clone(), status, ids, log);
+            Ok(Running { handle, answers: answers_receiver, waker, thread })
+        }
+        // The other end is dropped when the thread ends before it is ready.
+        Err(_) => match thread.join() {
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(_)) | Err(_) => Err(io::Error::other("the storage thread ended during recovery").into()),
+        },
+    }
 }
 
 struct Start {
@@ -84,7 +112,7 @@ struct Start {
     status: Arc<Status>,
     clock: Clock,
     ids: IdSource,
-    handle: Handle,
+    ready: std_mpsc::SyncSender<(Waker, LogId)>,
 }
 
 impl Start {
@@ -93,7 +121,7 @@ impl Start {
         requests: mpsc::Receiver<super::handle::Request>,
         answers: mpsc::UnboundedSender<Answers>,
     ) -> Result<Ended, StartError> {
-        let Start { settings, status, clock, ids, handle } = self;
+        let Start { settings, status, clock, ids, ready } = self;
         let layout = Layout::new(&settings.data);
         seam::create_data_dir(layout.root())?;
         let _lock = LockGuard::acquire(layout.root())?;
@@ -151,9 +179,10 @@ impl Start {
         let mut state = recovered.machine;
         state.last_stamp = state.last_stamp.max(recovered.last_stamp);
         let core = Core::new(state, engine, settings.core, clock, ids, epoch, now);
-        handle.attach(waker, log);
         status.set_epoch(epoch.0);
-        status.enter(Phase::Ready);
+        status.recovered();
+        // Whoever waits for it may have gone; then the status says `Stopping` and the loop ends by itself.
+        let _ = ready.send((waker, log));
         let ended = Storage::new(core, requests, answers, status).run();
         // The maintenance thread ends with the engine that talked to it.
         if maintenance.join().is_err() {
