@@ -43,6 +43,7 @@ fn settings() -> EngineSettings {
         noop_idle_us: 50_000,
         tail_cache_bytes: 256 << 10,
         checkpoint_cursor_bytes: u64::MAX / 8,
+        prepared_files: 1,
         reserve_bytes: 0,
     }
 }

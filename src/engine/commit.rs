@@ -507,7 +507,7 @@ impl<R: Ring> Engine<R> {
             return;
         }
         for lane in [&mut self.segments, &mut self.cursors] {
-            if let Some(number) = lane.request(1) {
+            if let Some(number) = lane.request(self.settings.prepared_files.max(1)) {
                 let job = Job::Prepare { kind: lane.kind, number, after: self.submitted };
                 if self.jobs.send(job).is_err() {
                     lane.refuse();
