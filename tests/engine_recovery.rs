@@ -85,8 +85,7 @@ impl Driver {
             checkpoints: recovered.checkpoints,
         };
         let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
-        let engine =
-            Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);
+        let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);
         let now = recovered.machine.last_stamp.0 + 1;
         Driver { engine, state: recovered.machine, log, maintenance: Some(maintenance), now }
     }

@@ -162,6 +162,13 @@ fn fill<F: Fs>(fs: &F, path: &Path, header: &FileHeader) -> io::Result<()> {
     file.sync_data()
 }
 
+/// Whether a block holds nothing. A comparison with zeros runs at memory speed, in every build.
+#[must_use]
+pub fn is_blank(block: &[u8]) -> bool {
+    const ZEROS: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
+    ZEROS.get(..block.len()).is_some_and(|zeros| zeros == block)
+}
+
 /// Overwrites a stretch of a file with zeros, block by block where something else is there, and syncs. Returns the
 /// bytes that were not zero.
 ///
@@ -174,7 +181,7 @@ pub fn scrub<F: FsFile>(file: &F, from: u64, to: u64) -> io::Result<u64> {
         let bytes = usize::try_from((to - position).min(FILL_BYTES as u64)).unwrap_or(FILL_BYTES);
         let data = file.read_at(position, bytes)?;
         for (index, block) in data.chunks(BLOCK_BYTES).enumerate() {
-            if block.iter().any(|byte| *byte != 0) {
+            if !is_blank(block) {
                 let mut zeros = AlignedBuf::with_capacity(BLOCK_BYTES);
                 zeros.resize_zeroed(BLOCK_BYTES);
                 file.write_at(position + (index * BLOCK_BYTES) as u64, &zeros)?;

@@ -8,6 +8,7 @@ use crate::format::file_header::{FileHeader, FileKind};
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, body_hash, chain_after, frame_bytes, mark};
 use crate::io::{BLOCK_BYTES, FsFile};
 use crate::log::appender::Resume;
+use crate::log::files::is_blank;
 use crate::types::{FileNumber, LogId, Seq};
 
 /// Bytes read ahead at a time.
@@ -198,7 +199,7 @@ impl<File: FsFile> Walk<File> {
         let mut position = from;
         while let Some(block) = self.window.get(position, BLOCK_BYTES)? {
             let next = position + BLOCK_BYTES as u64;
-            if block.iter().any(|byte| *byte != 0) {
+            if !is_blank(&block) {
                 later.dirty_end = next;
                 if let Some(header) = self.header_in(&block) {
                     later.count += 1;
