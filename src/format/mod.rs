@@ -15,6 +15,7 @@ pub mod delta;
 pub mod entry;
 pub mod file_header;
 pub mod frame;
+mod options;
 pub mod run;
 pub mod superblock;
 mod wire;
@@ -78,6 +79,14 @@ pub enum DecodeError {
         what: &'static str,
         /// The field.
         field: &'static str,
+    },
+    /// Neither slot of the superblock is valid.
+    #[error("superblock: neither slot is valid (first: {first}; second: {second})")]
+    BothSlots {
+        /// What is wrong with the first.
+        first: Box<DecodeError>,
+        /// What is wrong with the second.
+        second: Box<DecodeError>,
     },
 }
 
