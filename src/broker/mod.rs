@@ -19,3 +19,6 @@ mod queues;
 pub mod state;
 pub mod status;
 pub mod transaction;
+
+#[cfg(test)]
+mod command_tests;
