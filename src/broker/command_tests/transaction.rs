@@ -85,6 +85,31 @@ fn acks_of_one_cursor_are_one_group_with_one_record() {
 }
 
 #[test]
+fn a_second_group_of_one_cursor_starts_where_the_first_leaves_it() {
+    let (mut bench, p, lease) = leased(&["0", "1", "2"]);
+    bench.push("q", "p2", &["a"]);
+    let p2 = bench.partition("q", "p2");
+    let other = bench.lease(p2, G, 0);
+    let acks = vec![
+        (G, with(lease, item(p, "1", Completed))),
+        (G, with(other, item(p2, "a", Completed))),
+        (G, item(p, "0", Completed)), // two leases are named, so this one is held to none
+    ];
+    let (acks, _) = committed(bench.transact(acks, vec![], vec![]));
+    assert_eq!(acks.iter().map(|ack| ack.noop).collect::<Vec<_>>(), [false, false, true]);
+    assert_eq!((bench.cursor(p, G).next, bench.cursor(p2, G).next), (Offset(2), Offset(1)));
+}
+
+#[test]
+fn push_groups_of_one_partition_get_offsets_one_after_the_other() {
+    let mut bench = Bench::new();
+    let pushes = vec![bench.group("q", "p", &["1", "2"]), bench.group("q", "p", &["3", "3"])];
+    let (_, pushes) = committed(bench.transact(vec![], pushes, vec![]));
+    let offsets: Vec<u64> = pushes.iter().flatten().map(|verdict| verdict.offset.0).collect();
+    assert_eq!(offsets, [0, 1, 2, 2]);
+}
+
+#[test]
 fn a_transaction_moves_only_its_own_groups_cursor() {
     let (mut bench, p, lease) = leased(&["0"]);
     bench.lease(p, "other", 0);
