@@ -498,6 +498,18 @@ fn a_payload_that_cannot_be_read_is_not_dead_lettered_and_nothing_changes() {
 }
 
 #[test]
+fn a_copy_larger_than_any_group_is_refused_and_changes_nothing() {
+    let (mut bench, p, lease) = leased(2);
+    bench.core.journal.limit = Some(10);
+    let (before, cursor) = (bench.records(), bench.cursor(p, G));
+    let items = vec![with(lease, item(p, "0", Completed)), with(lease, item(p, "1", DeadLetter))];
+    let verdicts = bench.ack(G, items);
+    assert_eq!(refusals(&verdicts), [Some(AckRefusal::PayloadUnreadable); 2]);
+    assert!(verdicts.iter().all(|verdict| !verdict.dead_lettered && !verdict.lease_released));
+    assert_eq!((bench.records(), bench.cursor(p, G)), (before, cursor));
+}
+
+#[test]
 fn a_dead_letter_asks_for_room_for_its_copy() {
     let (mut bench, p, lease) = leased(1);
     let entry = bench.group("q", "p", &["0"]).entries.len() as u64;

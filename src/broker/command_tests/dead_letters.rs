@@ -85,7 +85,7 @@ fn looking_changes_nothing() {
 }
 
 #[test]
-fn dead_letters_survive_a_restart_from_the_records() {
+fn dead_letters_are_rebuilt_from_a_snapshots_records() {
     use crate::broker::state::State;
     use crate::engine::machine::Machine;
     let bench = some();
