@@ -154,11 +154,8 @@ impl<J: Journal> Core<J> {
                     self.gone(*ticket);
                     Step::Silent
                 }
-                Command::Return(lease) => {
-                    self.return_lease(*lease);
-                    Step::Silent
-                }
-                Command::Extend { lease, seconds } => Step::Done(Reply::Extend(self.extend(*lease, *seconds))),
+                Command::Return(lease) => self.return_lease(*lease),
+                Command::Extend { lease, seconds } => self.extend(*lease, *seconds),
                 Command::Configure(configure) => self.configure(configure),
                 Command::DeleteQueue(name) => self.delete_queue(name),
                 Command::DeadLetters(query) => Step::Done(Reply::DeadLetters(self.dead_letters(query))),

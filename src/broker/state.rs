@@ -122,8 +122,10 @@ pub enum Touched {
     Partition(PartitionId),
     /// A cursor changed.
     Cursor(PartitionId, GroupId),
-    /// A queue's options changed: everything in it may be visible earlier or later.
+    /// A queue was created, deleted or changed: everything in it may be visible earlier, later or not at all.
     Queue(QueueId),
+    /// A group is gone.
+    GroupGone(GroupId),
 }
 
 /// The state.
@@ -254,6 +256,7 @@ impl State {
                 groups: HashMap::new(),
             },
         );
+        self.touched.push(Touched::Queue(def.queue));
         Ok(())
     }
 
@@ -275,7 +278,9 @@ impl State {
         }
         for group in queue.groups.values() {
             self.groups.remove(group);
+            self.touched.push(Touched::GroupGone(*group));
         }
+        self.touched.push(Touched::Queue(id));
         let gone: Vec<(WallTime, DeadLetterId)> = self
             .dead_letters
             .iter()
