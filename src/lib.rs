@@ -3,8 +3,10 @@
 //! Calls go down only: `http` → `broker` → `engine` → `log`, `index`, `cursor` → `format`, `io`.
 
 pub mod broker;
+pub mod cursor;
 pub mod engine;
 pub mod format;
 pub mod index;
 pub mod io;
+pub mod log;
 pub mod types;

@@ -1,29 +1,13 @@
 //! What the broker asks of the engine while it decides: staging, room, and where bytes are.
 
 use crate::broker::command::Source;
+pub use crate::engine::commit::Room as Fit;
+use crate::engine::commit::{Bytesource, Engine};
 use crate::format::delta::Delta;
 use crate::format::run::RunHeader;
 use crate::index::runs::{Place, Run};
+use crate::io::Ring;
 use crate::types::PartitionId;
-
-/// Whether something can be staged now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fit {
-    /// It fits the open group.
-    Now,
-    /// Not into the open group; try again when the next one is open.
-    Later,
-    /// There is no space for messages; `free_bytes` are free on the file system.
-    Full {
-        /// Bytes free.
-        free_bytes: u64,
-    },
-    /// Larger than any group may be.
-    TooLarge {
-        /// The limit in bytes.
-        limit: u64,
-    },
-}
 
 /// The engine, as the broker sees it. What is staged is never taken back.
 pub trait Journal {
@@ -43,6 +27,27 @@ pub trait Journal {
 
 /// Upper bound of the bytes that records of fixed size take, for `Journal::fits`.
 pub const DELTA_BYTES: u64 = 256;
+
+impl<R: Ring> Journal for Engine<R> {
+    fn fits(&self, run_bytes: u64, delta_bytes: u64) -> Fit {
+        self.room(run_bytes, delta_bytes)
+    }
+
+    fn stage(&mut self, delta: &Delta<'_>) {
+        Engine::stage(self, delta);
+    }
+
+    fn stage_run(&mut self, run: &RunHeader, entries: &[&[u8]]) -> Place {
+        Engine::stage_run(self, run, entries)
+    }
+
+    fn source(&self, _: PartitionId, run: &Run) -> Source {
+        match Engine::source(self, run) {
+            Bytesource::Memory(bytes) => Source::Memory(bytes),
+            Bytesource::File(file, position) => Source::File { file, position, bytes: run.bytes },
+        }
+    }
+}
 
 /// A journal in memory, for tests of the layers above the engine.
 #[cfg(test)]

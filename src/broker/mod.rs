@@ -21,6 +21,8 @@ mod pop;
 pub mod push;
 mod queues;
 mod ready;
+pub mod start;
 pub mod state;
 pub mod status;
+pub mod storage;
 pub mod transaction;

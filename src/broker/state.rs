@@ -475,6 +475,12 @@ impl Machine for State {
         if end <= partition.start {
             return Ok(()); // expired since
         }
+        if run.base > partition.runs.end().unwrap_or(partition.start) {
+            return Err(impossible(format!(
+                "messages of partition {} before offset {} are missing",
+                run.partition, run.base
+            )));
+        }
         partition.runs.push(Run {
             base: run.base,
             count: run.count,
@@ -488,6 +494,19 @@ impl Machine for State {
         }
         for (offset, (hash, id)) in (run.base.0..).zip(ids) {
             self.ids.insert(run.partition, &mut partition.ids, Offset(offset), *hash, *id, run.logged);
+        }
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), Impossible> {
+        for partition in self.partitions.values() {
+            let end = partition.runs.end().unwrap_or(partition.start);
+            if end != partition.next {
+                return Err(impossible(format!(
+                    "messages {end} to {} of partition {} are missing: a segment was cut or removed",
+                    partition.next, partition.id
+                )));
+            }
         }
         Ok(())
     }

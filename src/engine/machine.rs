@@ -32,6 +32,12 @@ pub trait Machine {
         place: Place,
     ) -> Result<(), Impossible>;
 
+    /// Checks, once recovery is through, that what the records promise is there: every kept offset has its run.
+    ///
+    /// # Errors
+    /// Messages are missing.
+    fn verify(&self) -> Result<(), Impossible>;
+
     /// Hands out records that rebuild this state when they are applied to an empty one, runs excepted.
     fn snapshot(&self, each: &mut dyn FnMut(&Delta<'_>));
 }

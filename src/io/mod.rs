@@ -21,6 +21,7 @@ mod fs;
 mod lock;
 mod pool;
 mod progress;
+mod spawn;
 pub mod threads;
 pub mod uring;
 mod wake;
@@ -37,6 +38,7 @@ pub use buffer::{AlignedBuf, shared_bytes};
 pub use clock::{Clock, IdSource, ManualClock};
 pub use fs::{DirectFile, OsFs};
 pub use lock::LockGuard;
+pub use spawn::{create_data_dir, spawn};
 pub use wake::Waker;
 
 pub use crate::types::BLOCK_BYTES;
