@@ -20,6 +20,7 @@ mod parked;
 mod pop;
 pub mod push;
 mod queues;
+mod ready;
 pub mod start;
 mod ready;
 pub mod state;
