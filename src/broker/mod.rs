@@ -20,9 +20,13 @@ mod parked;
 mod pop;
 pub mod push;
 mod queues;
+mod ready;
 pub mod start;
 mod ready;
 pub mod state;
 pub mod status;
 pub mod storage;
 pub mod transaction;
+
+#[cfg(test)]
+mod command_tests;

@@ -84,11 +84,7 @@ impl From<&FilterRef<'_>> for Filter {
 /// The filters that match a queue.
 fn filters_of(queue: &Queue) -> [FilterRef<'_>; 3] {
     let (namespace, task) = (Some(queue.namespace.as_str()), Some(queue.task.as_str()));
-    [
-        FilterRef { namespace, task: None },
-        FilterRef { namespace: None, task },
-        FilterRef { namespace, task },
-    ]
+    [FilterRef { namespace, task: None }, FilterRef { namespace: None, task }, FilterRef { namespace, task }]
 }
 
 type Turn = BTreeSet<Arrival>;
@@ -317,7 +313,8 @@ impl Parked {
     #[cfg(test)]
     pub(super) fn index_entries(&self) -> usize {
         let interests = [&self.open, &self.closing];
-        let filed: usize = interests.iter().map(|kept| kept.queues.len() + kept.discovery.len() + kept.pinned).sum();
+        let filed: usize =
+            interests.iter().map(|kept| kept.queues.len() + kept.discovery.len() + kept.pinned).sum();
         filed + self.tickets.len() + self.deadlines.len() + self.unregistered.len()
     }
 }

@@ -82,7 +82,13 @@ impl Span {
     /// The messages from `next` on that are visible and within limits. Runs count in whole, because they are read
     /// in whole. If `must`, at least one message is taken, and of a run that is too large by itself about as many as
     /// its mean message size allows.
-    fn gather(partition: &Partition, next: Offset, visible: impl Fn(&Run) -> bool, limits: (u32, u64), must: bool) -> Span {
+    fn gather(
+        partition: &Partition,
+        next: Offset,
+        visible: impl Fn(&Run) -> bool,
+        limits: (u32, u64),
+        must: bool,
+    ) -> Span {
         let (batch, bytes) = limits;
         let mut span = Span { parts: SmallVec::new(), messages: 0, bytes: 0 };
         let mut expected = next;
@@ -257,7 +263,14 @@ impl<J: Journal> Core<J> {
             StartRequest::New => StartPolicy::From(self.stamp()),
         };
         let (group, created) = (self.state.next_group, self.stamp());
-        self.stage(&Delta::Group(GroupDef { group, queue, name: &pop.group, start, conflating: false, created }));
+        self.stage(&Delta::Group(GroupDef {
+            group,
+            queue,
+            name: &pop.group,
+            start,
+            conflating: false,
+            created,
+        }));
         self.look_at_group(queue, group);
         Ok(Some(group))
     }
@@ -304,7 +317,8 @@ impl<J: Journal> Core<J> {
         if !self.ready.is_listed(partition, group) {
             return Served::Nobody;
         }
-        let (Some(partition), Some(known)) = (self.state.partitions.get(&partition), self.state.groups.get(&group))
+        let (Some(partition), Some(known)) =
+            (self.state.partitions.get(&partition), self.state.groups.get(&group))
         else {
             return Served::Nobody;
         };
@@ -378,7 +392,8 @@ impl<J: Journal> Core<J> {
 
     /// Takes from the lists of the groups whatever has been ready for longest, until nothing is left or allowed.
     fn take_ready(&mut self, taking: &mut Taking<'_>, groups: &Groups) -> Taken {
-        let fronts = groups.iter().filter_map(|(_, group)| Some(Reverse((self.ready.front(*group)?.0, *group))));
+        let fronts =
+            groups.iter().filter_map(|(_, group)| Some(Reverse((self.ready.front(*group)?.0, *group))));
         let mut fronts: BinaryHeap<Reverse<(u64, GroupId)>> = fronts.collect();
         while let Some(Reverse((_, group))) = fronts.pop() {
             if taking.partitions == 0 || taking.batch == 0 {
@@ -406,7 +421,8 @@ impl<J: Journal> Core<J> {
         if self.room(DELTA_BYTES).is_err() {
             return Taken::NoRoom;
         }
-        let (Some(known), Some(consumer)) = (self.state.partitions.get(&partition), self.state.groups.get(&group))
+        let (Some(known), Some(consumer)) =
+            (self.state.partitions.get(&partition), self.state.groups.get(&group))
         else {
             unreachable!("partition {partition} is visible to group {group}, so both exist");
         };
@@ -431,7 +447,8 @@ impl<J: Journal> Core<J> {
         let seconds = u64::from(if own == 0 { LEASE_SECONDS } else { own });
 
         let (attempt, cause, state) = if taking.pop.auto_ack {
-            let state = CursorState { next: last.next(), retries_used: 0, attempts: 0, lease: None, ..cursor };
+            let state =
+                CursorState { next: last.next(), retries_used: 0, attempts: 0, lease: None, ..cursor };
             (1, Cause::AutoAck, state)
         } else {
             let again = cursor.attempts > 0 && cursor.attempt_first == first;

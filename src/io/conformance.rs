@@ -358,33 +358,43 @@ fn one_more_than_the_capacity_is_refused(bench: &mut Bench) {
 }
 
 fn a_storm_of_wakes_loses_none(bench: &mut Bench) {
-    const THREADS: u64 = 8;
-    const ROUNDS: u64 = 400;
+    storm(bench, 8, 400);
+}
+
+/// One thread that answers at once hits the moment at which the sleeper falls asleep far more often than many.
+fn wakes_in_the_moment_of_falling_asleep_count(bench: &mut Bench) {
+    storm(bench, 1, 5000);
+}
+
+fn storm(bench: &mut Bench, threads: u64, rounds: u64) {
     let announced = Arc::new(AtomicU64::new(0));
     let seen = Arc::new(AtomicU64::new(0));
-    let threads: Vec<_> = (0..THREADS)
+    let wakers: Vec<_> = (0..threads)
         .map(|_| {
             let (announced, seen, waker) = (Arc::clone(&announced), Arc::clone(&seen), bench.ring.waker());
             thread::spawn(move || {
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds {
                     let mine = announced.fetch_add(1, Ordering::Relaxed) + 1;
                     waker.wake();
                     // With everybody waiting here, a single lost wake-up stops the test.
                     while seen.load(Ordering::Relaxed) < mine {
-                        thread::yield_now();
+                        std::hint::spin_loop();
+                        if threads > 1 {
+                            thread::yield_now();
+                        }
                     }
                 }
             })
         })
         .collect();
-    while seen.load(Ordering::Relaxed) < THREADS * ROUNDS {
+    while seen.load(Ordering::Relaxed) < threads * rounds {
         let started = Instant::now();
         bench.ring.wait(Some(HANG), &mut Vec::new()).unwrap();
         assert!(started.elapsed() < HANG, "a wake-up was lost");
         seen.store(announced.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    for thread in threads {
-        thread.join().unwrap();
+    for waker in wakers {
+        waker.join().unwrap();
     }
 }
 
@@ -468,6 +478,7 @@ suite!(
     a_dropped_ring_finishes_first,
     one_more_than_the_capacity_is_refused,
     a_storm_of_wakes_loses_none,
+    wakes_in_the_moment_of_falling_asleep_count,
     wakes_and_writes_do_not_disturb_each_other,
     anything_readable_can_be_read,
 );

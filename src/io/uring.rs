@@ -278,10 +278,10 @@ impl UringRing {
         }
     }
 
-    /// Whether results may be had by a system call that does not wait.
-    fn has_pending_work(&mut self) -> bool {
+    /// Whether there are results that only a system call makes visible.
+    fn holds_results_back(&mut self) -> bool {
         let queue = self.ring.submission();
-        queue.taskrun() || queue.cq_overflow() || !queue.is_empty()
+        queue.taskrun() || queue.cq_overflow()
     }
 }
 
@@ -347,8 +347,9 @@ impl Ring for UringRing {
             self.reap(out);
             let left = timeout.map(|timeout| timeout.saturating_sub(started.elapsed()));
             if woken || out.len() > had || left == Some(Duration::ZERO) {
-                // Also follow-ups of what was reaped: a rest to write must not wait for the next call.
-                if self.has_pending_work() {
+                // Follow-ups of what was reaped, a rest to write for instance, must not wait for the next call.
+                // A call that found nothing asks the kernel to report what it has held back.
+                if !self.queue_is_empty() || (out.len() == had && self.holds_results_back()) {
                     self.enter(None)?;
                     self.reap(out);
                 }
