@@ -154,6 +154,14 @@ impl Daemon {
         child.wait().unwrap();
     }
 
+    /// Starts it and kills it after this time, whatever it has got to by then.
+    pub(crate) fn start_and_kill(&self, after: Duration) {
+        let mut child = self.spawn(free_address());
+        thread::sleep(after);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
     /// SIGTERM, and waits until the process is gone. Returns how it ended and how long that took.
     pub(crate) fn terminate(&self, patience: Duration) -> (ExitStatus, Duration) {
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap();
