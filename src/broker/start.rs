@@ -62,14 +62,12 @@ pub struct Running {
 
 impl Running {
     /// Lets the storage thread look at the status; call it after `Stopping` was entered.
-    #[must_use]
     pub fn nudge(&self) -> impl FnOnce() + Send + 'static {
         let waker = self.waker.clone();
         move || waker.wake()
     }
 
     /// Splits into the parts that different owners need: the calls, the answers, and a wait for the end that blocks.
-    #[must_use]
     pub fn split(
         self,
     ) -> (Handle, mpsc::UnboundedReceiver<Answers>, impl FnOnce() -> Ended + Send + 'static) {

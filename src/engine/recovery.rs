@@ -408,7 +408,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 return Ok(());
             }
             let (number, path) = (open.number, open.path.clone());
-            match open.walk.next()? {
+            match open.walk.next_frame()? {
                 Some(found) if found.header.kind == FrameKind::Commit && found.header.seq <= info.seq => {
                     self.count(found.body.len() as u64);
                     self.apply_runs(&path, number, &found)?;
@@ -474,7 +474,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             let Some(open) = self.cursors.get_mut(self.cursor_at) else { return Ok(()) };
             let before = open.walk.resume();
             let path = open.path.clone();
-            let Some(found) = open.walk.next()? else {
+            let Some(found) = open.walk.next_frame()? else {
                 self.cursor_end = Some(before);
                 if !self.continues_in_next_file()? {
                     return Ok(());
@@ -523,7 +523,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let file = self.fs.open(&next.path, OpenMode::Read)?;
         let mut peek = Walk::open(file, log, FileKind::Cursor, next.number)
             .map_err(|error| RecoveryError::File { path: next.path.clone(), error })?;
-        Ok(match peek.next()? {
+        Ok(match peek.next_frame()? {
             Some(found) if found.header.kind == FrameKind::Commit => found.header.seq == next_seq,
             Some(found) => found.header.seq == self.last_seq,
             None => false,
@@ -577,7 +577,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(None) };
             if open.number < reference.segment {
                 // What is left of this file are noops and a seal; they were written before or beside what follows.
-                while let Some(found) = open.walk.next()? {
+                while let Some(found) = open.walk.next_frame()? {
                     self.vouched = self.vouched.max(found.header.watermark);
                     if found.header.kind == FrameKind::Commit {
                         return Ok(None);
@@ -589,7 +589,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             if open.number > reference.segment || open.walk.resume().position > reference.position {
                 return Ok(None);
             }
-            let Some(found) = open.walk.next()? else { return Ok(None) };
+            let Some(found) = open.walk.next_frame()? else { return Ok(None) };
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
             if found.position < reference.position && found.header.kind == FrameKind::Noop {
@@ -693,7 +693,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let mut walk = Walk::open(file, log, kind, open.number)
             .map_err(|error| RecoveryError::File { path: open.path.clone(), error })?;
         let mut resume = walk.resume();
-        while let Some(found) = walk.next()? {
+        while let Some(found) = walk.next_frame()? {
             match found.header.kind {
                 FrameKind::Commit if found.header.seq > self.last_seq => break,
                 FrameKind::Seal => break,

@@ -163,7 +163,7 @@ impl<File: FsFile> Walk<File> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn next(&mut self) -> io::Result<Option<Found>> {
+    pub fn next_frame(&mut self) -> io::Result<Option<Found>> {
         let position = self.resume.position;
         let Some(bytes) = self.window.get(position, FRAME_HEADER_BYTES)? else { return Ok(None) };
         let Some(header) = self.header_in(&bytes) else { return Ok(None) };
