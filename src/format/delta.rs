@@ -2,6 +2,8 @@
 //!
 //! A checkpoint is a list of the same records: applied to an empty state they rebuild it.
 
+use super::DecodeError;
+use super::wire::{Reader, VARINT_MAX_BYTES, put_varint, put_varint_text, unzigzag, zigzag};
 use crate::types::{
     DeadLetterId, GroupId, LeaseId, LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime,
 };
@@ -186,6 +188,500 @@ pub enum Delta<'a> {
         group: GroupId,
     },
 }
-// Kinds reserved: ledger, state, timers, hash records, log starts.
-// Delta::encode(&self, out: &mut impl BufMut-like / Vec<u8>);  Delta::decode(&mut &'a [u8]) -> Result<Delta<'a>, DecodeError>
-// pub struct Deltas<'a>: iterator over the rest of a cursor frame's body
+
+/// Kinds of records.
+mod kind {
+    pub(super) const QUEUE: u8 = 1;
+    pub(super) const QUEUE_DELETED: u8 = 2;
+    pub(super) const PARTITION: u8 = 3;
+    pub(super) const GROUP: u8 = 4;
+    pub(super) const CURSOR: u8 = 5;
+    pub(super) const DEAD_LETTER: u8 = 6;
+    pub(super) const DEAD_LETTER_REMOVED: u8 = 7;
+    pub(super) const NEXT_IDS: u8 = 8;
+}
+
+/// Kinds that are set aside for records of later versions, by name. A record of such a kind is an error that names
+/// it; it is never skipped.
+pub const RESERVED_KINDS: [(u8, &str); 7] = [
+    (32, "kind, reserved for the ledger,"),
+    (33, "kind, reserved for state,"),
+    (34, "kind, reserved for timers,"),
+    (35, "kind, reserved for id hashes of removed messages,"),
+    (36, "kind, reserved for log starts of partitions,"),
+    (37, "kind, reserved for live counts, drops and moves of segments,"),
+    (38, "kind, reserved for a seek or policy of a whole group,"),
+];
+
+/// Version of the option fields inside a queue record. A longer list of options raises it.
+const OPTIONS_VERSION: u8 = 1;
+
+const WHAT: &str = "delta";
+
+impl Cause {
+    fn code(self) -> u8 {
+        match self {
+            Cause::Checkpoint => 0,
+            Cause::Claim => 1,
+            Cause::AutoAck => 2,
+            Cause::Ack => 3,
+            Cause::Nack => 4,
+            Cause::Extend => 5,
+            Cause::Return => 6,
+            Cause::Seek => 7,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Cause> {
+        Some(match code {
+            0 => Cause::Checkpoint,
+            1 => Cause::Claim,
+            2 => Cause::AutoAck,
+            3 => Cause::Ack,
+            4 => Cause::Nack,
+            5 => Cause::Extend,
+            6 => Cause::Return,
+            7 => Cause::Seek,
+            _ => return None,
+        })
+    }
+}
+
+impl<'a> Delta<'a> {
+    fn kind(&self) -> u8 {
+        match self {
+            Delta::Queue(_) => kind::QUEUE,
+            Delta::QueueDeleted(_) => kind::QUEUE_DELETED,
+            Delta::Partition(_) => kind::PARTITION,
+            Delta::Group(_) => kind::GROUP,
+            Delta::Cursor(_) => kind::CURSOR,
+            Delta::DeadLetter(_) => kind::DEAD_LETTER,
+            Delta::DeadLetterRemoved(_) => kind::DEAD_LETTER_REMOVED,
+            Delta::NextIds { .. } => kind::NEXT_IDS,
+        }
+    }
+
+    /// Appends the record: kind, varint length of the rest, fields.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.kind());
+        let length_at = out.len();
+        // Nearly every record is shorter than 128 bytes, so that its length takes the one byte left here.
+        out.push(0);
+        let start = out.len();
+        self.encode_fields(out);
+        let length = out.len() - start;
+        match (u8::try_from(length), out.get_mut(length_at)) {
+            (Ok(short @ 0..=0x7f), Some(cell)) => *cell = short,
+            _ => {
+                let mut spelled = Vec::with_capacity(VARINT_MAX_BYTES);
+                put_varint(&mut spelled, length as u64);
+                out.splice(length_at..start, spelled);
+            }
+        }
+    }
+
+    fn encode_fields(&self, out: &mut Vec<u8>) {
+        match self {
+            Delta::Queue(def) => {
+                put_varint(out, def.queue.0);
+                put_varint(out, def.created.0);
+                put_varint_text(out, def.name);
+                put_varint_text(out, def.namespace);
+                put_varint_text(out, def.task);
+                encode_options(&def.options, out);
+            }
+            Delta::QueueDeleted(queue) => put_varint(out, queue.0),
+            Delta::Partition(def) => {
+                out.push(u8::from(def.dead_letters_of.is_some()));
+                put_varint(out, def.partition.0);
+                put_varint(out, def.queue.0);
+                if let Some(group) = def.dead_letters_of {
+                    put_varint(out, group.0);
+                }
+                put_varint(out, def.next.0);
+                put_varint(out, def.start.0);
+                put_varint(out, def.last_created.0);
+                put_varint(out, def.last_logged.0);
+                put_varint(out, def.created.0);
+                put_varint_text(out, def.name);
+            }
+            Delta::Group(def) => {
+                let from = match def.start {
+                    StartPolicy::All => None,
+                    StartPolicy::From(time) => Some(time),
+                };
+                let flags =
+                    u8::from(from.is_some()) * GROUP_FROM + u8::from(def.conflating) * GROUP_CONFLATING;
+                out.push(flags);
+                put_varint(out, def.group.0);
+                put_varint(out, def.queue.0);
+                put_varint(out, def.created.0);
+                if let Some(time) = from {
+                    put_varint(out, time.0);
+                }
+                put_varint_text(out, def.name);
+            }
+            Delta::Cursor(delta) => encode_cursor(delta, out),
+            Delta::DeadLetter(def) => {
+                out.extend_from_slice(&def.id.0.to_le_bytes());
+                put_varint(out, def.partition.0);
+                put_varint(out, def.group.0);
+                put_varint(out, def.offset.0);
+                put_varint(out, def.copy_partition.0);
+                put_varint(out, def.copy_offset.0);
+                put_varint(out, u64::from(def.retries_used));
+                put_varint(out, def.created.0);
+                put_varint(out, def.failed.0);
+                put_varint_text(out, def.error);
+            }
+            Delta::DeadLetterRemoved(id) => out.extend_from_slice(&id.0.to_le_bytes()),
+            Delta::NextIds { queue, partition, group } => {
+                put_varint(out, queue.0);
+                put_varint(out, partition.0);
+                put_varint(out, group.0);
+            }
+        }
+    }
+
+    /// Reads one record and moves `bytes` behind it.
+    ///
+    /// # Errors
+    /// When bytes are missing or left over inside the record, its kind is unknown or reserved, or a field holds what
+    /// no writer writes. `bytes` is then left alone.
+    pub fn decode(bytes: &mut &'a [u8]) -> Result<Delta<'a>, DecodeError> {
+        let mut reader = Reader::new(WHAT, bytes);
+        let (kind, body) = take_record(&mut reader)?;
+        let delta = match kind {
+            kind::QUEUE => decode_queue(body)?,
+            kind::QUEUE_DELETED => {
+                let mut reader = Reader::new("queue deletion", body);
+                let queue = QueueId(reader.varint()?);
+                reader.end()?;
+                Delta::QueueDeleted(queue)
+            }
+            kind::PARTITION => decode_partition(body)?,
+            kind::GROUP => decode_group(body)?,
+            kind::CURSOR => Delta::Cursor(decode_cursor(body)?),
+            kind::DEAD_LETTER => decode_dead_letter(body)?,
+            kind::DEAD_LETTER_REMOVED => {
+                let mut reader = Reader::new("dead letter removal", body);
+                let id = DeadLetterId(reader.u128()?);
+                reader.end()?;
+                Delta::DeadLetterRemoved(id)
+            }
+            kind::NEXT_IDS => {
+                let mut reader = Reader::new("next ids", body);
+                let delta = Delta::NextIds {
+                    queue: QueueId(reader.varint()?),
+                    partition: PartitionId(reader.varint()?),
+                    group: GroupId(reader.varint()?),
+                };
+                reader.end()?;
+                delta
+            }
+            other => return Err(unknown_kind(other)),
+        };
+        *bytes = reader.rest();
+        Ok(delta)
+    }
+}
+
+/// Kind and fields of the next record.
+fn take_record<'a>(reader: &mut Reader<'a>) -> Result<(u8, &'a [u8]), DecodeError> {
+    let kind = reader.u8()?;
+    if !(kind::QUEUE..=kind::NEXT_IDS).contains(&kind) {
+        // Before the length: of a kind that is not known, not even the length is believed.
+        return Err(unknown_kind(kind));
+    }
+    let length = reader.varint_len()?;
+    Ok((kind, reader.bytes(length)?))
+}
+
+fn unknown_kind(kind: u8) -> DecodeError {
+    let reserved = RESERVED_KINDS.iter().find(|(reserved, _)| *reserved == kind);
+    DecodeError::Field { what: WHAT, field: reserved.map_or("kind", |(_, name)| name), got: u64::from(kind) }
+}
+
+/// Counts records by their kinds and lengths, without reading their fields.
+///
+/// # Errors
+/// When a kind is not known or a length passes the end.
+pub(super) fn count(bytes: &[u8]) -> Result<u64, DecodeError> {
+    let mut reader = Reader::new(WHAT, bytes);
+    let mut records = 0;
+    while !reader.rest().is_empty() {
+        take_record(&mut reader)?;
+        records += 1;
+    }
+    Ok(records)
+}
+
+/// Start policy `From`.
+const GROUP_FROM: u8 = 1;
+/// Last-value delivery.
+const GROUP_CONFLATING: u8 = 2;
+
+/// The low four bits of a cursor record's first byte are its cause.
+const CURSOR_CAUSE: u8 = 0b0000_1111;
+const CURSOR_RETRIES: u8 = 0b0001_0000;
+const CURSOR_ATTEMPTS: u8 = 0b0010_0000;
+const CURSOR_LEASE: u8 = 0b0100_0000;
+const CURSOR_SETTLED: u8 = 0b1000_0000;
+
+fn encode_cursor(delta: &CursorDelta, out: &mut Vec<u8>) {
+    let CursorDelta { partition, group, cause, state } = delta;
+    let attempted = state.attempts != 0 || state.attempt_first != Offset(0);
+    let mut flags = cause.code();
+    for (present, flag) in [
+        (state.retries_used != 0, CURSOR_RETRIES),
+        (attempted, CURSOR_ATTEMPTS),
+        (state.lease.is_some(), CURSOR_LEASE),
+        (state.settled.is_some(), CURSOR_SETTLED),
+    ] {
+        if present {
+            flags |= flag;
+        }
+    }
+    out.push(flags);
+    put_varint(out, partition.0);
+    put_varint(out, group.0);
+    put_varint(out, state.next.0);
+    if state.retries_used != 0 {
+        put_varint(out, u64::from(state.retries_used));
+    }
+    if attempted {
+        put_varint(out, u64::from(state.attempts));
+        put_varint(out, zigzag(state.next.0, state.attempt_first.0));
+    }
+    if let Some(lease) = &state.lease {
+        out.extend_from_slice(&lease.id.0.to_le_bytes());
+        put_varint(out, zigzag(state.next.0, lease.end.0));
+        put_varint(out, lease.expires.0);
+    }
+    if let Some(settled) = state.settled {
+        out.extend_from_slice(&settled.0.to_le_bytes());
+    }
+}
+
+fn decode_cursor(body: &[u8]) -> Result<CursorDelta, DecodeError> {
+    let mut reader = Reader::new("cursor delta", body);
+    let flags = reader.u8()?;
+    let code = flags & CURSOR_CAUSE;
+    let cause = Cause::from_code(code).ok_or_else(|| reader.field("cause", u64::from(code)))?;
+    let partition = PartitionId(reader.varint()?);
+    let group = GroupId(reader.varint()?);
+    let mut state = CursorState { next: Offset(reader.varint()?), ..CursorState::default() };
+    if flags & CURSOR_RETRIES != 0 {
+        state.retries_used = reader.varint32("retries used")?;
+        if state.retries_used == 0 {
+            return Err(reader.field("retries used", 0));
+        }
+    }
+    if flags & CURSOR_ATTEMPTS != 0 {
+        state.attempts = reader.varint32("attempts")?;
+        state.attempt_first = Offset(unzigzag(state.next.0, reader.varint()?));
+        if state.attempts == 0 && state.attempt_first == Offset(0) {
+            return Err(reader.field("attempts", 0));
+        }
+    }
+    if flags & CURSOR_LEASE != 0 {
+        state.lease = Some(Lease {
+            id: LeaseId(reader.u128()?),
+            end: Offset(unzigzag(state.next.0, reader.varint()?)),
+            expires: LogTime(reader.varint()?),
+        });
+    }
+    if flags & CURSOR_SETTLED != 0 {
+        state.settled = Some(LeaseId(reader.u128()?));
+    }
+    reader.end()?;
+    Ok(CursorDelta { partition, group, cause, state })
+}
+
+fn decode_queue(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
+    let mut reader = Reader::new("queue definition", body);
+    let def = QueueDef {
+        queue: QueueId(reader.varint()?),
+        created: WallTime(reader.varint()?),
+        name: reader.varint_text("name")?,
+        namespace: reader.varint_text("namespace")?,
+        task: reader.varint_text("task")?,
+        options: decode_options(&mut reader)?,
+    };
+    reader.end()?;
+    Ok(Delta::Queue(def))
+}
+
+fn decode_partition(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
+    let mut reader = Reader::new("partition definition", body);
+    let flags = reader.u8()?;
+    if flags > 1 {
+        return Err(reader.field("flags", u64::from(flags)));
+    }
+    let def = PartitionDef {
+        partition: PartitionId(reader.varint()?),
+        queue: QueueId(reader.varint()?),
+        dead_letters_of: if flags == 1 { Some(GroupId(reader.varint()?)) } else { None },
+        next: Offset(reader.varint()?),
+        start: Offset(reader.varint()?),
+        last_created: WallTime(reader.varint()?),
+        last_logged: LogTime(reader.varint()?),
+        created: WallTime(reader.varint()?),
+        name: reader.varint_text("name")?,
+    };
+    reader.end()?;
+    Ok(Delta::Partition(def))
+}
+
+fn decode_group(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
+    let mut reader = Reader::new("group definition", body);
+    let flags = reader.u8()?;
+    if flags > GROUP_FROM | GROUP_CONFLATING {
+        return Err(reader.field("flags", u64::from(flags)));
+    }
+    let def = GroupDef {
+        group: GroupId(reader.varint()?),
+        queue: QueueId(reader.varint()?),
+        created: WallTime(reader.varint()?),
+        start: if flags & GROUP_FROM == 0 {
+            StartPolicy::All
+        } else {
+            StartPolicy::From(WallTime(reader.varint()?))
+        },
+        conflating: flags & GROUP_CONFLATING != 0,
+        name: reader.varint_text("name")?,
+    };
+    reader.end()?;
+    Ok(Delta::Group(def))
+}
+
+fn decode_dead_letter(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
+    let mut reader = Reader::new("dead letter", body);
+    let def = DeadLetterDef {
+        id: DeadLetterId(reader.u128()?),
+        partition: PartitionId(reader.varint()?),
+        group: GroupId(reader.varint()?),
+        offset: Offset(reader.varint()?),
+        copy_partition: PartitionId(reader.varint()?),
+        copy_offset: Offset(reader.varint()?),
+        retries_used: reader.varint32("retries used")?,
+        created: WallTime(reader.varint()?),
+        failed: WallTime(reader.varint()?),
+        error: reader.varint_text("error")?,
+    };
+    reader.end()?;
+    Ok(Delta::DeadLetter(def))
+}
+
+fn encode_options(options: &QueueOptions, out: &mut Vec<u8>) {
+    // Every field by name, so that a new option cannot be forgotten here.
+    let QueueOptions {
+        lease_seconds,
+        retry_limit,
+        dead_letter_queue,
+        dlq_after_max_retries,
+        delayed_processing_seconds,
+        window_buffer_seconds,
+        dedup_window_seconds,
+        retention_enabled,
+        retention_seconds,
+        completed_retention_seconds,
+        max_wait_seconds,
+        encryption_enabled,
+        min_pop_wait_ms,
+        priority,
+        retry_delay_ms,
+        ttl_seconds,
+        max_size,
+        retention_sink_hold,
+        retention_sink_hold_max_seconds,
+    } = options;
+    out.push(OPTIONS_VERSION);
+    let switches = [dead_letter_queue, dlq_after_max_retries, retention_enabled, encryption_enabled];
+    out.push(switches.into_iter().rev().fold(0, |bits, switch| bits << 1 | u8::from(*switch)));
+    for number in [
+        lease_seconds,
+        retry_limit,
+        delayed_processing_seconds,
+        window_buffer_seconds,
+        dedup_window_seconds,
+        retention_seconds,
+        completed_retention_seconds,
+        max_wait_seconds,
+        min_pop_wait_ms,
+        retention_sink_hold_max_seconds,
+    ] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    for number in [priority, retry_delay_ms, ttl_seconds, max_size] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    put_varint_text(out, retention_sink_hold);
+}
+
+fn decode_options(reader: &mut Reader<'_>) -> Result<QueueOptions, DecodeError> {
+    let version = reader.u8()?;
+    if version != OPTIONS_VERSION {
+        return Err(reader.field("version of the options", u64::from(version)));
+    }
+    let switches = reader.u8()?;
+    if switches > 0b1111 {
+        return Err(reader.field("switches", u64::from(switches)));
+    }
+    // Fields of a struct expression are read in the order written here, which is the order on disk.
+    Ok(QueueOptions {
+        dead_letter_queue: switches & 1 != 0,
+        dlq_after_max_retries: switches & 2 != 0,
+        retention_enabled: switches & 4 != 0,
+        encryption_enabled: switches & 8 != 0,
+        lease_seconds: reader.u32()?,
+        retry_limit: reader.u32()?,
+        delayed_processing_seconds: reader.u32()?,
+        window_buffer_seconds: reader.u32()?,
+        dedup_window_seconds: reader.u32()?,
+        retention_seconds: reader.u32()?,
+        completed_retention_seconds: reader.u32()?,
+        max_wait_seconds: reader.u32()?,
+        min_pop_wait_ms: reader.u32()?,
+        retention_sink_hold_max_seconds: reader.u32()?,
+        priority: reader.i64()?,
+        retry_delay_ms: reader.i64()?,
+        ttl_seconds: reader.i64()?,
+        max_size: reader.i64()?,
+        retention_sink_hold: reader.varint_text("retention sink hold")?.to_owned(),
+    })
+}
+
+/// The records of a cursor frame's body behind its message reference, or of a checkpoint's chunk, in order. Ends
+/// after the first error: nothing behind a record that is not understood is believed.
+///
+/// How many there should be is in the frame's header; the caller compares.
+#[derive(Clone, Debug)]
+pub struct Deltas<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Deltas<'a> {
+    /// Walks encoded records.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Deltas<'a> {
+        Deltas { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Deltas<'a> {
+    type Item = Result<Delta<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let delta = Delta::decode(&mut self.rest);
+        if delta.is_err() {
+            self.rest = &[];
+        }
+        Some(delta)
+    }
+}
+
+impl std::iter::FusedIterator for Deltas<'_> {}

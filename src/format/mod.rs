@@ -79,6 +79,14 @@ pub enum DecodeError {
         /// The field.
         field: &'static str,
     },
+    /// Neither slot of the superblock is valid.
+    #[error("superblock: neither slot is valid (first: {first}; second: {second})")]
+    BothSlots {
+        /// What is wrong with the first.
+        first: Box<DecodeError>,
+        /// What is wrong with the second.
+        second: Box<DecodeError>,
+    },
 }
 
 /// Hash of a transaction id: xxh3-128 of its bytes, seeded with the log id (the low 64 bits).

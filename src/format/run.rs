@@ -1,5 +1,8 @@
 //! Runs: consecutive messages of one partition in one record of a message frame.
 
+use super::DecodeError;
+use super::entry::ENTRY_MIN_BYTES;
+use super::wire::{Cells, Reader, check_crc_at, seal_crc_at};
 use crate::types::{LogTime, Offset, PartitionId, WallTime};
 
 /// Bytes of an encoded run header.
@@ -21,5 +24,134 @@ pub struct RunHeader {
     /// Log time of the append.
     pub logged: LogTime,
 }
-// encode(&self) -> [u8; RUN_HEADER_BYTES]; decode(&[u8]) -> Result<RunHeader, DecodeError> (own crc32 inside the 48 bytes)
-// pub struct Runs<'a>: iterator over a message frame's body -> Result<(RunHeader, entries: &'a [u8], position_in_body: u32), DecodeError>
+
+/// First byte of a run header: `R`.
+const RUN_MAGIC: u8 = b'R';
+/// Where the run header's crc32 stands.
+const CRC_AT: usize = 4;
+const WHAT: &str = "run header";
+
+impl RunHeader {
+    /// The header's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RUN_HEADER_BYTES] {
+        let mut bytes = [0; RUN_HEADER_BYTES];
+        let mut cells = Cells::new(&mut bytes);
+        cells.put([RUN_MAGIC, 0, 0, 0]);
+        cells.put([0; 4]);
+        cells.put(self.partition.0.to_le_bytes());
+        cells.put(self.base.0.to_le_bytes());
+        cells.put(self.created.0.to_le_bytes());
+        cells.put(self.logged.0.to_le_bytes());
+        cells.put(self.count.to_le_bytes());
+        cells.put(self.bytes.to_le_bytes());
+        seal_crc_at(&mut bytes, CRC_AT);
+        bytes
+    }
+
+    /// Reads a header from the first bytes of `bytes`. The entries need not be there.
+    ///
+    /// # Errors
+    /// When bytes are missing, magic or crc32 are wrong, a flag or reserved byte is set, the run is empty, too
+    /// short for its count, or would pass the last offset.
+    pub fn decode(bytes: &[u8]) -> Result<RunHeader, DecodeError> {
+        let bytes = bytes.first_chunk::<RUN_HEADER_BYTES>().ok_or(DecodeError::Short {
+            what: WHAT,
+            need: RUN_HEADER_BYTES,
+            got: bytes.len(),
+        })?;
+        let mut reader = Reader::new(WHAT, bytes);
+        if reader.u8()? != RUN_MAGIC {
+            return Err(DecodeError::Magic { what: WHAT });
+        }
+        check_crc_at(WHAT, bytes, CRC_AT)?;
+        let flags = reader.u8()?;
+        if flags != 0 {
+            return Err(reader.field("flags", u64::from(flags)));
+        }
+        let reserved = reader.u16()?;
+        if reserved != 0 {
+            return Err(reader.field("reserved", u64::from(reserved)));
+        }
+        let _crc = reader.u32()?;
+        let header = RunHeader {
+            partition: PartitionId(reader.u64()?),
+            base: Offset(reader.u64()?),
+            created: WallTime(reader.u64()?),
+            logged: LogTime(reader.u64()?),
+            count: reader.u32()?,
+            bytes: reader.u32()?,
+        };
+        let least = u64::from(header.count) * ENTRY_MIN_BYTES as u64;
+        if header.count == 0 || header.base.0.checked_add(u64::from(header.count)).is_none() {
+            return Err(reader.field("count", u64::from(header.count)));
+        }
+        if u64::from(header.bytes) < least {
+            return Err(reader.field("bytes", u64::from(header.bytes)));
+        }
+        reader.end()?;
+        Ok(header)
+    }
+
+    /// Offset after the run's last message.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        Offset(self.base.0.saturating_add(u64::from(self.count)))
+    }
+}
+
+/// One run of a message frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunItem<'a> {
+    /// Its header.
+    pub header: RunHeader,
+    /// Its entries, `header.bytes` bytes; for `entry::Entries`. Not yet checked.
+    pub entries: &'a [u8],
+    /// Byte of the run's header in the frame's body.
+    pub position: u32,
+}
+
+/// The runs of a message frame's body, in order. Ends after the first error, because nothing says where the next
+/// run begins once a header is not believed.
+#[derive(Clone, Debug)]
+pub struct Runs<'a> {
+    rest: &'a [u8],
+    position: usize,
+}
+
+impl<'a> Runs<'a> {
+    /// Walks a body. How many runs there should be is in the frame's header; the caller compares.
+    #[must_use]
+    pub fn new(body: &'a [u8]) -> Runs<'a> {
+        Runs { rest: body, position: 0 }
+    }
+
+    fn step(&mut self) -> Result<RunItem<'a>, DecodeError> {
+        let header = RunHeader::decode(self.rest)?;
+        let mut reader = Reader::new("run", self.rest);
+        reader.bytes(RUN_HEADER_BYTES)?;
+        let entries = reader.bytes(usize::try_from(header.bytes).unwrap_or(usize::MAX))?;
+        let position = u32::try_from(self.position)
+            .map_err(|_| reader.field("position in the body", self.position as u64))?;
+        self.position += self.rest.len() - reader.rest().len();
+        self.rest = reader.rest();
+        Ok(RunItem { header, entries, position })
+    }
+}
+
+impl<'a> Iterator for Runs<'a> {
+    type Item = Result<RunItem<'a>, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let item = self.step();
+        if item.is_err() {
+            self.rest = &[];
+        }
+        Some(item)
+    }
+}
+
+impl std::iter::FusedIterator for Runs<'_> {}
