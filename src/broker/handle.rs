@@ -35,6 +35,12 @@ pub struct Answer {
     guard: DeliveryGuard,
 }
 
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.reply.fmt(f)
+    }
+}
+
 /// Answers of one or more group commits on their way back.
 pub type Answers = Vec<(ReplySlot, Reply)>;
 

@@ -8,6 +8,25 @@
 //!
 //! Must not: touch files, sockets, clocks; know HTTP or JSON.
 
+pub mod ack;
 pub mod command;
+pub mod core;
+mod dead_letters;
 pub mod handle;
+pub mod journal;
+mod lease;
+mod matching;
+mod parked;
+mod pop;
+pub mod push;
+mod queues;
+mod ready;
+pub mod start;
+mod ready;
+pub mod state;
 pub mod status;
+pub mod storage;
+pub mod transaction;
+
+#[cfg(test)]
+mod command_tests;

@@ -53,6 +53,13 @@ impl Status {
         }
     }
 
+    /// Recovery is through; a stop that came meanwhile stands.
+    pub fn recovered(&self) {
+        let (from, to) = (Phase::Recovering as u8, Phase::Ready as u8);
+        // Failure means that another phase was entered already.
+        let _ = self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
     /// Keeps the first cause and poisons.
     pub fn poison(&self, cause: &str) {
         let mut kept = self.cause.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

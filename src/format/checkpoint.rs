@@ -238,9 +238,12 @@ impl<'a> Decoder<'a> {
         if header.log != log {
             return Err(reader.field("log id, low half", header.log.0 as u64));
         }
-        if header.file_bytes != bytes.len() as u64 {
+        if header.file_bytes > bytes.len() as u64 {
             let need = usize::try_from(header.file_bytes).unwrap_or(usize::MAX);
             return Err(DecodeError::Short { what: WHAT, need, got: bytes.len() });
+        }
+        if header.file_bytes != bytes.len() as u64 {
+            return Err(reader.field("file bytes", header.file_bytes));
         }
         reader.bytes(BLOCK_BYTES)?;
         let rest = reader.rest();
@@ -252,6 +255,9 @@ impl<'a> Decoder<'a> {
                 return Err(reader.field("chunk index", u64::from(chunk.index)));
             }
             if chunk.magic == FOOTER_MAGIC {
+                if chunk.records != 0 {
+                    return Err(reader.field("records of the footer chunk", u64::from(chunk.records)));
+                }
                 break CheckpointInfo::decode(chunk.contents)?;
             }
             let counted = delta::count(chunk.contents)?;

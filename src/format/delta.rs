@@ -2,8 +2,8 @@
 //!
 //! A checkpoint is a list of the same records: applied to an empty state they rebuild it.
 
-use super::DecodeError;
 use super::wire::{Reader, VARINT_MAX_BYTES, put_varint, put_varint_text, unzigzag, zigzag};
+use super::{DecodeError, options};
 use crate::types::{
     DeadLetterId, GroupId, LeaseId, LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime,
 };
@@ -213,9 +213,6 @@ pub const RESERVED_KINDS: [(u8, &str); 7] = [
     (38, "kind, reserved for a seek or policy of a whole group,"),
 ];
 
-/// Version of the option fields inside a queue record. A longer list of options raises it.
-const OPTIONS_VERSION: u8 = 1;
-
 const WHAT: &str = "delta";
 
 impl Cause {
@@ -288,7 +285,7 @@ impl<'a> Delta<'a> {
                 put_varint_text(out, def.name);
                 put_varint_text(out, def.namespace);
                 put_varint_text(out, def.task);
-                encode_options(&def.options, out);
+                options::encode(&def.options, out);
             }
             Delta::QueueDeleted(queue) => put_varint(out, queue.0),
             Delta::Partition(def) => {
@@ -506,7 +503,7 @@ fn decode_queue(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
         name: reader.varint_text("name")?,
         namespace: reader.varint_text("namespace")?,
         task: reader.varint_text("task")?,
-        options: decode_options(&mut reader)?,
+        options: options::decode(&mut reader)?,
     };
     reader.end()?;
     Ok(Delta::Queue(def))
@@ -571,85 +568,6 @@ fn decode_dead_letter(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
     };
     reader.end()?;
     Ok(Delta::DeadLetter(def))
-}
-
-fn encode_options(options: &QueueOptions, out: &mut Vec<u8>) {
-    // Every field by name, so that a new option cannot be forgotten here.
-    let QueueOptions {
-        lease_seconds,
-        retry_limit,
-        dead_letter_queue,
-        dlq_after_max_retries,
-        delayed_processing_seconds,
-        window_buffer_seconds,
-        dedup_window_seconds,
-        retention_enabled,
-        retention_seconds,
-        completed_retention_seconds,
-        max_wait_seconds,
-        encryption_enabled,
-        min_pop_wait_ms,
-        priority,
-        retry_delay_ms,
-        ttl_seconds,
-        max_size,
-        retention_sink_hold,
-        retention_sink_hold_max_seconds,
-    } = options;
-    out.push(OPTIONS_VERSION);
-    let switches = [dead_letter_queue, dlq_after_max_retries, retention_enabled, encryption_enabled];
-    out.push(switches.into_iter().rev().fold(0, |bits, switch| bits << 1 | u8::from(*switch)));
-    for number in [
-        lease_seconds,
-        retry_limit,
-        delayed_processing_seconds,
-        window_buffer_seconds,
-        dedup_window_seconds,
-        retention_seconds,
-        completed_retention_seconds,
-        max_wait_seconds,
-        min_pop_wait_ms,
-        retention_sink_hold_max_seconds,
-    ] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    for number in [priority, retry_delay_ms, ttl_seconds, max_size] {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-    put_varint_text(out, retention_sink_hold);
-}
-
-fn decode_options(reader: &mut Reader<'_>) -> Result<QueueOptions, DecodeError> {
-    let version = reader.u8()?;
-    if version != OPTIONS_VERSION {
-        return Err(reader.field("version of the options", u64::from(version)));
-    }
-    let switches = reader.u8()?;
-    if switches > 0b1111 {
-        return Err(reader.field("switches", u64::from(switches)));
-    }
-    // Fields of a struct expression are read in the order written here, which is the order on disk.
-    Ok(QueueOptions {
-        dead_letter_queue: switches & 1 != 0,
-        dlq_after_max_retries: switches & 2 != 0,
-        retention_enabled: switches & 4 != 0,
-        encryption_enabled: switches & 8 != 0,
-        lease_seconds: reader.u32()?,
-        retry_limit: reader.u32()?,
-        delayed_processing_seconds: reader.u32()?,
-        window_buffer_seconds: reader.u32()?,
-        dedup_window_seconds: reader.u32()?,
-        retention_seconds: reader.u32()?,
-        completed_retention_seconds: reader.u32()?,
-        max_wait_seconds: reader.u32()?,
-        min_pop_wait_ms: reader.u32()?,
-        retention_sink_hold_max_seconds: reader.u32()?,
-        priority: reader.i64()?,
-        retry_delay_ms: reader.i64()?,
-        ttl_seconds: reader.i64()?,
-        max_size: reader.i64()?,
-        retention_sink_hold: reader.varint_text("retention sink hold")?.to_owned(),
-    })
 }
 
 /// The records of a cursor frame's body behind its message reference, or of a checkpoint's chunk, in order. Ends

@@ -51,6 +51,9 @@ pub struct FrameHeader {
     pub body_bytes: u32,
     /// Records in the body: runs of a message frame, deltas of a cursor frame.
     pub records: u32,
+    /// `mark` of the log and the file. Nobody outside the daemon can know it, so bytes that a client chose can never
+    /// pass for a frame, wherever they land. The reader compares.
+    pub mark: u32,
     /// `body_hash` of the body.
     pub body_hash: u64,
     /// Log time of the group.
@@ -115,7 +118,7 @@ impl FrameHeader {
         cells.put(self.watermark.0.to_le_bytes());
         cells.put(self.chain.to_le_bytes());
         cells.put(self.records.to_le_bytes());
-        cells.put([0; 4]);
+        cells.put(self.mark.to_le_bytes());
         cells.put(self.body_hash.to_le_bytes());
         cells.put(self.log_time.0.to_le_bytes());
         seal_block(out);
@@ -139,13 +142,8 @@ impl FrameHeader {
             chain: reader.u64()?,
             body_bytes,
             records: reader.u32()?,
-            body_hash: {
-                let reserved = reader.u32()?;
-                if reserved != 0 {
-                    return Err(reader.field("reserved", u64::from(reserved)));
-                }
-                reader.u64()?
-            },
+            mark: reader.u32()?,
+            body_hash: reader.u64()?,
             log_time: LogTime(reader.u64()?),
         };
         if header.file != file {
@@ -190,6 +188,16 @@ pub fn frame_bytes(body_bytes: usize) -> u64 {
 #[must_use]
 pub fn chain_after(header: &[u8]) -> u64 {
     xxh3_64(header.get(..FRAME_HEADER_BYTES).unwrap_or(header))
+}
+
+/// The mark of a file's frames: the low half of the xxh3-64 of log id and file number, little-endian, 24 bytes.
+#[must_use]
+pub fn mark(log: LogId, file: FileNumber) -> u32 {
+    let mut place = [0; 24];
+    let (id, number) = place.split_at_mut(16);
+    id.copy_from_slice(&log.0.to_le_bytes());
+    number.copy_from_slice(&file.0.to_le_bytes());
+    (xxh3_64(&place) & u64::from(u32::MAX)) as u32
 }
 
 /// Hash of a frame's body: xxh3-64, seeded so that the same bytes in another log, file or group do not match.

@@ -12,9 +12,16 @@
 //!
 //! Must not: know what the bytes mean.
 
+mod backend;
 mod buffer;
 mod clock;
+#[cfg(test)]
+mod conformance;
 mod fs;
+mod lock;
+mod pool;
+mod progress;
+mod spawn;
 pub mod threads;
 pub mod uring;
 mod wake;
@@ -26,9 +33,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use buffer::AlignedBuf;
-pub use clock::{Clock, IdSource};
-pub use fs::{DirectFile, LockGuard, OsFs};
+pub use backend::{AnyRing, Backend, SyncMode, UnknownBackend, open_ring};
+pub use buffer::{AlignedBuf, shared_bytes};
+pub use clock::{Clock, IdSource, ManualClock};
+pub use fs::{DirectFile, OsFs};
+pub use lock::LockGuard;
+pub use spawn::{create_data_dir, spawn};
 pub use wake::Waker;
 
 pub use crate::types::BLOCK_BYTES;
@@ -182,6 +192,14 @@ pub trait Ring {
 #[must_use]
 pub fn with_path(error: &io::Error, doing: &str, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{doing} {}: {error}", path.display()))
+}
+
+/// The error of an operation beyond the capacity of its ring.
+fn ring_is_full(capacity: usize) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::QuotaExceeded,
+        format!("{capacity} operations are unfinished, which is all that this ring was opened for"),
+    )
 }
 
 /// A path inside a data directory; names come from our own formatters only, never from a client.

@@ -1,0 +1,63 @@
+//! Dead letters: the list.
+//!
+//! Purpose: answer which messages were given up, with their copies. Reading changes nothing.
+//!
+//! Must not: read payloads; a row says where its copy is.
+
+use super::command::{DeadLetterPage, DeadLetterQuery, DeadLetterRow, Piece};
+use super::core::Core;
+use super::journal::Journal;
+use super::state::{DeadLetter, Group, Partition, Queue};
+
+impl<J: Journal> Core<J> {
+    /// A page of the dead letters that match, newest failure first.
+    pub(super) fn dead_letters(&self, query: &DeadLetterQuery) -> DeadLetterPage {
+        let mut page = DeadLetterPage::default();
+        let end = query.offset.saturating_add(u64::from(query.limit));
+        for letter in self.state.dead_letters.values().rev() {
+            let Some((queue, partition, group)) = self.origin(letter) else { continue };
+            let matches = query.queue.as_deref().is_none_or(|name| name == &*queue.name)
+                && query.group.as_deref().is_none_or(|name| name == &*group.name);
+            if !matches {
+                continue;
+            }
+            if (query.offset..end).contains(&page.total)
+                && let Some(copy) = self.copy_of(letter)
+            {
+                page.rows.push(DeadLetterRow {
+                    id: letter.id,
+                    queue: queue.name.clone(),
+                    partition_name: partition.name.clone(),
+                    partition: letter.partition,
+                    group: group.name.clone(),
+                    offset: letter.offset,
+                    error: letter.error.clone(),
+                    retries_used: letter.retries_used,
+                    created: letter.created,
+                    failed: letter.failed,
+                    copy,
+                });
+            }
+            page.total += 1;
+        }
+        page
+    }
+
+    /// Where a letter comes from; nothing once its queue is deleted.
+    fn origin(&self, letter: &DeadLetter) -> Option<(&Queue, &Partition, &Group)> {
+        let partition = self.state.partitions.get(&letter.partition)?;
+        let group = self.state.groups.get(&letter.group)?;
+        Some((self.state.queues.get(&partition.queue)?, partition, group))
+    }
+
+    fn copy_of(&self, letter: &DeadLetter) -> Option<Piece> {
+        let copies = self.state.partitions.get(&letter.copy_partition)?;
+        let run = copies.runs.from(letter.copy_offset).next().filter(|run| run.base <= letter.copy_offset)?;
+        Some(Piece {
+            run: run.header(copies.id),
+            source: self.journal.source(copies.id, run),
+            first: letter.copy_offset,
+            last: letter.copy_offset,
+        })
+    }
+}

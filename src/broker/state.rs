@@ -1,0 +1,576 @@
+//! Everything the broker knows, changed by `apply` and `apply_run` alone.
+//!
+//! Invariants:
+//! - Absolute records: applying one twice is the same as applying it once.
+//! - `touched` names every partition (and group) whose visibility may have changed since it was last drained, so
+//!   that no path to visibility can forget to wake a waiter.
+//!
+//! Must not: decide anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use smallvec::SmallVec;
+
+use crate::engine::machine::{Impossible, Machine};
+use crate::format::delta::{
+    Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef, StartPolicy,
+};
+use crate::format::run::RunHeader;
+use crate::index::ids::{IdRows, Ids};
+use crate::index::runs::{Place, Run, Runs};
+use crate::types::{
+    DeadLetterId, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId, QueueOptions,
+    WallTime,
+};
+
+/// A queue.
+#[derive(Debug)]
+pub struct Queue {
+    /// Identity.
+    pub id: QueueId,
+    /// Name.
+    pub name: Arc<str>,
+    /// Namespace.
+    pub namespace: String,
+    /// Task.
+    pub task: String,
+    /// When it was created.
+    pub created: WallTime,
+    /// Options.
+    pub options: QueueOptions,
+    /// Its partitions by name; internal ones are not here.
+    pub partitions: HashMap<Arc<str>, PartitionId>,
+    /// Its groups by name.
+    pub groups: HashMap<Arc<str>, GroupId>,
+}
+
+/// A partition.
+#[derive(Debug)]
+pub struct Partition {
+    /// Identity.
+    pub id: PartitionId,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Name; empty for an internal one.
+    pub name: Arc<str>,
+    /// Set for the internal partition of a group's dead-letter copies.
+    pub dead_letters_of: Option<GroupId>,
+    /// Offset of the next message.
+    pub next: Offset,
+    /// First kept offset.
+    pub start: Offset,
+    /// Wall time of the newest append.
+    pub last_created: WallTime,
+    /// Log time of the newest append.
+    pub last_logged: LogTime,
+    /// When it was created.
+    pub created: WallTime,
+    /// Its runs.
+    pub runs: Runs,
+    /// Its id rows.
+    pub ids: IdRows,
+}
+
+/// A consumer group of a queue.
+#[derive(Debug)]
+pub struct Group {
+    /// Identity.
+    pub id: GroupId,
+    /// Its queue.
+    pub queue: QueueId,
+    /// Name.
+    pub name: Arc<str>,
+    /// Where it begins in a partition that it has not met.
+    pub start: StartPolicy,
+    /// When it was registered.
+    pub created: WallTime,
+    /// The internal partition of its dead-letter copies, once there is one.
+    pub dead_letter_partition: Option<PartitionId>,
+}
+
+/// A dead letter.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    /// Identity.
+    pub id: DeadLetterId,
+    /// Where the message was.
+    pub partition: PartitionId,
+    /// The group that gave it up.
+    pub group: GroupId,
+    /// The offset it had.
+    pub offset: Offset,
+    /// The partition of the copy.
+    pub copy_partition: PartitionId,
+    /// The offset of the copy.
+    pub copy_offset: Offset,
+    /// Retry budget used at that moment.
+    pub retries_used: u32,
+    /// Why.
+    pub error: Arc<str>,
+    /// When the message was created.
+    pub created: WallTime,
+    /// When it was dead-lettered.
+    pub failed: WallTime,
+}
+
+/// Whose visibility may have changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched {
+    /// Messages were appended: every group of the queue may see them.
+    Partition(PartitionId),
+    /// A cursor changed.
+    Cursor(PartitionId, GroupId),
+    /// A queue was created, deleted or changed: everything in it may be visible earlier, later or not at all.
+    Queue(QueueId),
+    /// A group is gone.
+    GroupGone(GroupId),
+}
+
+/// The state.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Queues.
+    pub queues: HashMap<QueueId, Queue>,
+    /// Queues by name.
+    pub queue_names: HashMap<Arc<str>, QueueId>,
+    /// Partitions.
+    pub partitions: HashMap<PartitionId, Partition>,
+    /// Groups.
+    pub groups: HashMap<GroupId, Group>,
+    /// Cursors.
+    pub cursors: HashMap<(PartitionId, GroupId), CursorState>,
+    /// Which cursors carry a lease, live or expired.
+    pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
+    /// The table of transaction ids.
+    pub ids: Ids,
+    /// Dead letters by time of failure.
+    pub dead_letters: BTreeMap<(WallTime, DeadLetterId), DeadLetter>,
+    /// Time of failure by id.
+    pub dead_letter_times: HashMap<DeadLetterId, WallTime>,
+    /// Next queue id.
+    pub next_queue: QueueId,
+    /// Next partition id.
+    pub next_partition: PartitionId,
+    /// Next group id.
+    pub next_group: GroupId,
+    /// Newest wall time in any record; the next stamp is above.
+    pub last_stamp: WallTime,
+    /// What changed since this was drained. Bounded by the records of one command.
+    pub touched: Vec<Touched>,
+}
+
+fn impossible(text: String) -> Impossible {
+    Impossible(text)
+}
+
+impl State {
+    /// A queue by name.
+    #[must_use]
+    pub fn queue_named(&self, name: &str) -> Option<&Queue> {
+        self.queues.get(self.queue_names.get(name)?)
+    }
+
+    /// The cursor of a group in a partition: the stored one, or where the group's policy makes it begin.
+    #[must_use]
+    pub fn cursor_or_seed(&self, partition: &Partition, group: &Group) -> CursorState {
+        if let Some(cursor) = self.cursors.get(&(partition.id, group.id)) {
+            let mut cursor = *cursor;
+            cursor.next = cursor.next.max(partition.start);
+            return cursor;
+        }
+        let next = match group.start {
+            StartPolicy::All => partition.start,
+            StartPolicy::From(time) => {
+                partition.runs.first_created_from(time).unwrap_or(partition.next).max(partition.start)
+            }
+        };
+        CursorState { next, ..CursorState::default() }
+    }
+
+    /// Drops the oldest id rows of a partition, at most `most`: those older than the queue's horizon that no
+    /// cursor has yet to acknowledge. How many went.
+    ///
+    /// A group that has not met the partition counts with the place where it would begin. Without any group, rows
+    /// stay as long as their messages: whoever comes first must be able to acknowledge them. A group that comes
+    /// after others have passed may find messages whose rows are gone.
+    pub fn expire_ids(&mut self, partition: PartitionId, now: LogTime, most: usize) -> usize {
+        let Some(known) = self.partitions.get(&partition) else { return 0 };
+        let Some(queue) = self.queues.get(&known.queue) else { return 0 };
+        let kept_since = now.minus_seconds(queue.options.id_horizon_seconds());
+        if known.ids.oldest().is_none_or(|row| row.logged >= kept_since) {
+            return 0; // the usual case, before every cursor is looked at
+        }
+        let wanted = |group: &GroupId| {
+            let leased = self
+                .cursors
+                .get(&(partition, *group))
+                .filter(|cursor| cursor.lease.is_some_and(|lease| lease.expires >= now));
+            match leased {
+                Some(cursor) => Some(cursor.next), // also where retention took the messages meanwhile
+                None => Some(self.cursor_or_seed(known, self.groups.get(group)?).next),
+            }
+        };
+        let needed_from = queue.groups.values().filter_map(wanted).min().unwrap_or(known.start);
+        let Some(known) = self.partitions.get_mut(&partition) else { return 0 };
+        let mut gone = 0;
+        while gone < most
+            && known.ids.oldest().is_some_and(|row| row.logged < kept_since && row.offset < needed_from)
+        {
+            self.ids.drop_oldest(partition, &mut known.ids);
+            gone += 1;
+        }
+        gone
+    }
+
+    fn note_stamp(&mut self, stamp: WallTime) {
+        self.last_stamp = self.last_stamp.max(stamp);
+    }
+
+    fn apply_queue(&mut self, def: &QueueDef<'_>) -> Result<(), Impossible> {
+        self.note_stamp(def.created);
+        self.next_queue = self.next_queue.max(QueueId(def.queue.0 + 1));
+        if let Some(queue) = self.queues.get_mut(&def.queue) {
+            def.namespace.clone_into(&mut queue.namespace);
+            def.task.clone_into(&mut queue.task);
+            queue.options = def.options.clone();
+            self.touched.push(Touched::Queue(def.queue));
+            return Ok(());
+        }
+        if let Some(other) = self.queue_names.get(def.name) {
+            return Err(impossible(format!("queue {} takes the name of queue {other}", def.queue)));
+        }
+        let name: Arc<str> = def.name.into();
+        self.queue_names.insert(Arc::clone(&name), def.queue);
+        self.queues.insert(
+            def.queue,
+            Queue {
+                id: def.queue,
+                name,
+                namespace: def.namespace.to_owned(),
+                task: def.task.to_owned(),
+                created: def.created,
+                options: def.options.clone(),
+                partitions: HashMap::new(),
+                groups: HashMap::new(),
+            },
+        );
+        self.touched.push(Touched::Queue(def.queue));
+        Ok(())
+    }
+
+    fn apply_queue_deleted(&mut self, id: QueueId) {
+        let Some(queue) = self.queues.remove(&id) else { return };
+        self.queue_names.remove(&queue.name);
+        let internal: Vec<PartitionId> = queue
+            .groups
+            .values()
+            .filter_map(|group| self.groups.get(group)?.dead_letter_partition)
+            .collect();
+        for partition in queue.partitions.values().copied().chain(internal) {
+            for group in queue.groups.values() {
+                self.set_cursor(partition, *group, None);
+            }
+            if let Some(mut partition) = self.partitions.remove(&partition) {
+                self.ids.drop_all(partition.id, &mut partition.ids);
+            }
+        }
+        for group in queue.groups.values() {
+            self.groups.remove(group);
+            self.touched.push(Touched::GroupGone(*group));
+        }
+        self.touched.push(Touched::Queue(id));
+        let gone: Vec<(WallTime, DeadLetterId)> = self
+            .dead_letters
+            .iter()
+            .filter(|(_, letter)| !self.partitions.contains_key(&letter.partition))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in gone {
+            self.dead_letters.remove(&key);
+            self.dead_letter_times.remove(&key.1);
+        }
+    }
+
+    fn apply_partition(&mut self, def: &PartitionDef<'_>) -> Result<(), Impossible> {
+        self.note_stamp(def.created);
+        self.note_stamp(def.last_created);
+        self.next_partition = self.next_partition.max(PartitionId(def.partition.0 + 1));
+        if self.partitions.contains_key(&def.partition) {
+            return Err(impossible(format!("partition {} is created twice", def.partition)));
+        }
+        let Some(queue) = self.queues.get_mut(&def.queue) else {
+            return Err(impossible(format!("partition {} of unknown queue {}", def.partition, def.queue)));
+        };
+        let name: Arc<str> = def.name.into();
+        if let Some(group) = def.dead_letters_of {
+            let Some(group) = self.groups.get_mut(&group) else {
+                return Err(impossible(format!("dead letters of unknown group {group}")));
+            };
+            group.dead_letter_partition = Some(def.partition);
+        } else if let Some(other) = queue.partitions.insert(Arc::clone(&name), def.partition) {
+            return Err(impossible(format!("partition {} takes the name of {other}", def.partition)));
+        }
+        self.partitions.insert(
+            def.partition,
+            Partition {
+                id: def.partition,
+                queue: def.queue,
+                name,
+                dead_letters_of: def.dead_letters_of,
+                next: def.next,
+                start: def.start,
+                last_created: def.last_created,
+                last_logged: def.last_logged,
+                created: def.created,
+                runs: Runs::default(),
+                ids: IdRows::default(),
+            },
+        );
+        Ok(())
+    }
+
+    fn apply_group(&mut self, def: &GroupDef<'_>) -> Result<(), Impossible> {
+        self.note_stamp(def.created);
+        if let StartPolicy::From(time) = def.start
+            && time <= def.created
+        {
+            self.note_stamp(time);
+        }
+        self.next_group = self.next_group.max(GroupId(def.group.0 + 1));
+        let Some(queue) = self.queues.get_mut(&def.queue) else {
+            return Err(impossible(format!("group {} of unknown queue {}", def.group, def.queue)));
+        };
+        let name: Arc<str> = def.name.into();
+        if let Some(other) = queue.groups.insert(Arc::clone(&name), def.group) {
+            return Err(impossible(format!("group {} takes the name of {other}", def.group)));
+        }
+        self.groups.insert(
+            def.group,
+            Group {
+                id: def.group,
+                queue: def.queue,
+                name,
+                start: def.start,
+                created: def.created,
+                dead_letter_partition: None,
+            },
+        );
+        Ok(())
+    }
+
+    fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
+        let key = (partition, group);
+        let old = match state {
+            Some(state) => self.cursors.insert(key, state),
+            None => self.cursors.remove(&key),
+        };
+        let old_lease = old.and_then(|cursor| cursor.lease).map(|lease| lease.id);
+        let new_lease = state.and_then(|cursor| cursor.lease).map(|lease| lease.id);
+        if old_lease == new_lease {
+            return;
+        }
+        if let Some(id) = old_lease
+            && let Some(holders) = self.leases.get_mut(&id)
+        {
+            holders.retain(|holder| *holder != key);
+            if holders.is_empty() {
+                self.leases.remove(&id);
+            }
+        }
+        if let Some(id) = new_lease {
+            self.leases.entry(id).or_default().push(key);
+        }
+    }
+
+    fn apply_cursor(&mut self, delta: &CursorDelta) -> Result<(), Impossible> {
+        if !self.partitions.contains_key(&delta.partition) || !self.groups.contains_key(&delta.group) {
+            return Err(impossible(format!(
+                "cursor of unknown partition {} or group {}",
+                delta.partition, delta.group
+            )));
+        }
+        if let Some(old) = self.cursors.get(&(delta.partition, delta.group))
+            && delta.state.next < old.next
+            && delta.cause != Cause::Seek
+        {
+            return Err(impossible(format!(
+                "cursor of partition {} and group {} moves back from {} to {}",
+                delta.partition, delta.group, old.next, delta.state.next
+            )));
+        }
+        self.set_cursor(delta.partition, delta.group, Some(delta.state));
+        self.touched.push(Touched::Cursor(delta.partition, delta.group));
+        Ok(())
+    }
+
+    fn apply_dead_letter(&mut self, def: &DeadLetterDef<'_>) {
+        self.note_stamp(def.failed);
+        let letter = DeadLetter {
+            id: def.id,
+            partition: def.partition,
+            group: def.group,
+            offset: def.offset,
+            copy_partition: def.copy_partition,
+            copy_offset: def.copy_offset,
+            retries_used: def.retries_used,
+            error: def.error.into(),
+            created: def.created,
+            failed: def.failed,
+        };
+        self.dead_letters.insert((def.failed, def.id), letter);
+        self.dead_letter_times.insert(def.id, def.failed);
+    }
+}
+
+impl Machine for State {
+    fn apply(&mut self, delta: &Delta<'_>) -> Result<(), Impossible> {
+        match delta {
+            Delta::Queue(def) => self.apply_queue(def)?,
+            Delta::QueueDeleted(id) => self.apply_queue_deleted(*id),
+            Delta::Partition(def) => self.apply_partition(def)?,
+            Delta::Group(def) => self.apply_group(def)?,
+            Delta::Cursor(delta) => self.apply_cursor(delta)?,
+            Delta::DeadLetter(def) => self.apply_dead_letter(def),
+            Delta::DeadLetterRemoved(id) => {
+                if let Some(time) = self.dead_letter_times.remove(id) {
+                    self.dead_letters.remove(&(time, *id));
+                }
+            }
+            Delta::NextIds { queue, partition, group } => {
+                self.next_queue = self.next_queue.max(*queue);
+                self.next_partition = self.next_partition.max(*partition);
+                self.next_group = self.next_group.max(*group);
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_run(
+        &mut self,
+        run: &RunHeader,
+        ids: &[(IdHash, MessageId)],
+        place: Place,
+    ) -> Result<(), Impossible> {
+        self.note_stamp(run.created);
+        let Some(partition) = self.partitions.get_mut(&run.partition) else {
+            if run.partition < self.next_partition {
+                return Ok(()); // deleted since
+            }
+            return Err(impossible(format!("run of partition {} that was never created", run.partition)));
+        };
+        let end = Offset(run.base.0 + u64::from(run.count));
+        if run.base == partition.next {
+            partition.next = end;
+            partition.last_created = run.created;
+            partition.last_logged = run.logged;
+            self.touched.push(Touched::Partition(run.partition));
+        } else if end > partition.next || partition.runs.end().is_some_and(|known| known > run.base) {
+            return Err(impossible(format!(
+                "run of partition {} at offset {} where {} comes next",
+                run.partition, run.base, partition.next
+            )));
+        }
+        if end <= partition.start {
+            return Ok(()); // expired since
+        }
+        if run.base > partition.runs.end().unwrap_or(partition.start) {
+            return Err(impossible(format!(
+                "messages of partition {} before offset {} are missing",
+                run.partition, run.base
+            )));
+        }
+        partition.runs.push(Run {
+            base: run.base,
+            count: run.count,
+            bytes: run.bytes,
+            created: run.created,
+            logged: run.logged,
+            place,
+        });
+        if partition.dead_letters_of.is_some() {
+            return Ok(()); // copies are addressed by offset, never by transaction id
+        }
+        for (offset, (hash, id)) in (run.base.0..).zip(ids) {
+            self.ids.insert(run.partition, &mut partition.ids, Offset(offset), *hash, *id, run.logged);
+        }
+        Ok(())
+    }
+
+    fn verify(&self) -> Result<(), Impossible> {
+        for partition in self.partitions.values() {
+            let end = partition.runs.end().unwrap_or(partition.start);
+            if end != partition.next {
+                return Err(impossible(format!(
+                    "messages {end} to {} of partition {} are missing: a segment was cut or removed",
+                    partition.next, partition.id
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self, each: &mut dyn FnMut(&Delta<'_>)) {
+        each(&Delta::NextIds {
+            queue: self.next_queue,
+            partition: self.next_partition,
+            group: self.next_group,
+        });
+        for queue in self.queues.values() {
+            each(&Delta::Queue(QueueDef {
+                queue: queue.id,
+                name: &queue.name,
+                namespace: &queue.namespace,
+                task: &queue.task,
+                created: queue.created,
+                options: queue.options.clone(),
+            }));
+        }
+        for group in self.groups.values() {
+            each(&Delta::Group(GroupDef {
+                group: group.id,
+                queue: group.queue,
+                name: &group.name,
+                start: group.start,
+                conflating: false,
+                created: group.created,
+            }));
+        }
+        for partition in self.partitions.values() {
+            each(&Delta::Partition(PartitionDef {
+                partition: partition.id,
+                queue: partition.queue,
+                name: &partition.name,
+                dead_letters_of: partition.dead_letters_of,
+                next: partition.next,
+                start: partition.start,
+                last_created: partition.last_created,
+                last_logged: partition.last_logged,
+                created: partition.created,
+            }));
+        }
+        for ((partition, group), state) in &self.cursors {
+            each(&Delta::Cursor(CursorDelta {
+                partition: *partition,
+                group: *group,
+                cause: Cause::Checkpoint,
+                state: *state,
+            }));
+        }
+        for letter in self.dead_letters.values() {
+            each(&Delta::DeadLetter(DeadLetterDef {
+                id: letter.id,
+                partition: letter.partition,
+                group: letter.group,
+                offset: letter.offset,
+                copy_partition: letter.copy_partition,
+                copy_offset: letter.copy_offset,
+                retries_used: letter.retries_used,
+                error: &letter.error,
+                created: letter.created,
+                failed: letter.failed,
+            }));
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The storage thread: takes commands, lets the core decide, lets the engine commit, sends answers.
+//!
+//! One thread owns the core, the engine and the ring. It never waits for anything but `Engine::poll`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use tokio::sync::mpsc;
+
+use super::command::{BrokerError, Reply};
+use super::core::{Block, Caller, Core, Step, Work};
+use super::handle::{Answers, ReplySlot, Request};
+use super::status::{Phase, Status};
+use crate::engine::commit::Engine;
+use crate::io::Ring;
+use crate::types::{Offset, PartitionId, Seq};
+
+/// Reads for blocked commands that may be under way at once.
+const LOADS_MAX: usize = 64;
+
+/// Commands taken between two looks at the disk.
+const COMMANDS_PER_STEP: usize = 4096;
+
+/// How a storage thread ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Everything answered is durable and the files say so.
+    Cleanly,
+    /// Storage failed.
+    Poisoned(String),
+}
+
+struct Loading {
+    caller: Caller,
+    work: Work,
+    /// Runs that were loaded for this work so far; forgotten when it is done.
+    loaded: Vec<(PartitionId, Offset)>,
+}
+
+/// The storage thread's state.
+pub struct Storage<R: Ring> {
+    core: Core<Engine<R>>,
+    requests: mpsc::Receiver<Request>,
+    answers: mpsc::UnboundedSender<Answers>,
+    status: Arc<Status>,
+    /// Answers in the order of the seq they wait for.
+    waiting: VecDeque<(Seq, Caller, Reply)>,
+    slots: HashMap<Caller, ReplySlot>,
+    blocked: VecDeque<Loading>,
+    loading: HashMap<u64, Loading>,
+    next_id: u64,
+    batch: Answers,
+}
+
+impl<R: Ring> Storage<R> {
+    /// A storage thread that is ready to `run`.
+    #[must_use]
+    pub fn new(
+        core: Core<Engine<R>>,
+        requests: mpsc::Receiver<Request>,
+        answers: mpsc::UnboundedSender<Answers>,
+        status: Arc<Status>,
+    ) -> Storage<R> {
+        Storage {
+            core,
+            requests,
+            answers,
+            status,
+            waiting: VecDeque::new(),
+            slots: HashMap::new(),
+            blocked: VecDeque::new(),
+            loading: HashMap::new(),
+            next_id: 0,
+            batch: Vec::new(),
+        }
+    }
+
+    /// Serves until the status says `Stopping` and everything is answered, or until storage fails.
+    pub fn run(mut self) -> Ended {
+        let mut timeout = Some(Duration::ZERO);
+        loop {
+            self.core.journal.poll(timeout);
+            if let Some(poison) = self.core.journal.poison().cloned() {
+                return self.fail_all(&poison.0);
+            }
+            self.core.now = self.core.journal.log_time();
+            self.publish();
+            let stopping = self.status.phase() == Phase::Stopping;
+            if stopping {
+                self.core.release_all_parked();
+            }
+            self.finish_loads();
+            self.go_on();
+            let drained = self.take_commands();
+            self.core.tick();
+            self.core.settle();
+            self.collect_parked_answers();
+            let last_stamp = self.core.state.last_stamp;
+            self.core.journal.checkpoint(&self.core.state, last_stamp);
+            self.core.journal.submit();
+            self.publish();
+            self.send_batch();
+            self.report();
+            if stopping && drained && self.is_done() {
+                self.core.journal.close();
+                return match self.core.journal.poison() {
+                    None => Ended::Cleanly,
+                    Some(poison) => Ended::Poisoned(poison.0.clone()),
+                };
+            }
+            timeout = self.next_timeout(drained);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.waiting.is_empty()
+            && self.blocked.is_empty()
+            && self.loading.is_empty()
+            && self.core.journal.is_idle()
+    }
+
+    fn report(&self) {
+        let engine = &self.core.journal;
+        self.status.set_positions(engine.watermark().0, engine.staged().0);
+        match (self.status.phase(), engine.is_full()) {
+            (Phase::Ready, true) => self.status.enter(Phase::Full),
+            (Phase::Full, false) => self.status.enter(Phase::Ready),
+            _ => {}
+        }
+    }
+
+    /// `None`: only a completion, a message or the waker brings something to do.
+    fn next_timeout(&self, drained: bool) -> Option<Duration> {
+        let engine = &self.core.journal;
+        let can_go_on =
+            engine.takes_more() && ((!drained && self.blocked.is_empty()) || self.core.wants_room());
+        let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
+        if can_go_on {
+            return Some(Duration::ZERO);
+        }
+        let due = self.core.next_due().map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
+        // Blocked work with nothing in flight waits for maintenance, which wakes; the cap only bounds the wait.
+        let retry = can_retry.then_some(Duration::from_millis(100));
+        [due, engine.idle_timeout(), retry].into_iter().flatten().min()
+    }
+
+    /// Takes commands while the open group has room; whether all that came were taken.
+    fn take_commands(&mut self) -> bool {
+        for _ in 0..COMMANDS_PER_STEP {
+            if !self.blocked.is_empty() || !self.core.journal.takes_more() {
+                return self.requests.is_empty();
+            }
+            let Ok(request) = self.requests.try_recv() else { return true };
+            self.next_id += 1;
+            let caller = Caller(self.next_id);
+            if let Some(slot) = request.reply {
+                self.slots.insert(caller, slot);
+            }
+            let work = Work::new(request.command);
+            self.carry_on(Loading { caller, work, loaded: Vec::new() });
+        }
+        self.requests.is_empty()
+    }
+
+    /// Goes on with work that waited for room.
+    fn go_on(&mut self) {
+        while let Some(work) = self.blocked.pop_front() {
+            let before = self.blocked.len();
+            self.carry_on(work);
+            if self.blocked.len() > before {
+                return;
+            }
+        }
+    }
+
+    fn carry_on(&mut self, mut job: Loading) {
+        match self.core.execute(job.caller, &mut job.work) {
+            Step::Done(reply) => {
+                self.forget(&job);
+                self.answer(job.caller, reply);
+            }
+            Step::Silent => {
+                self.forget(&job);
+                self.slots.remove(&job.caller);
+            }
+            Step::Parked => {}
+            Step::Blocked(Block::Load { partition, offset }) if self.loading.len() < LOADS_MAX => {
+                self.load(job, partition, offset);
+            }
+            Step::Blocked(_) => self.blocked.push_front(job),
+        }
+        self.core.settle();
+        self.collect_parked_answers();
+    }
+
+    fn load(&mut self, job: Loading, partition: PartitionId, offset: Offset) {
+        let run = self
+            .core
+            .state
+            .partitions
+            .get(&partition)
+            .and_then(|partition| partition.runs.from(offset).next().copied());
+        let Some(run) = run else {
+            // It was deleted between the decision and now: decide again.
+            self.blocked.push_front(job);
+            return;
+        };
+        self.next_id += 1;
+        let key = self.next_id;
+        let mut job = job;
+        job.loaded.push((partition, run.base));
+        self.loading.insert(key, job);
+        self.core.journal.load(&run, key);
+    }
+
+    fn finish_loads(&mut self) {
+        for (key, result) in self.core.journal.take_loaded() {
+            let Some(job) = self.loading.remove(&key) else { continue };
+            if let Some(at) = job.loaded.last() {
+                if let Err(error) = &result {
+                    tracing::error!("cannot read a message: {error}");
+                }
+                self.core.loaded.insert(*at, result.map_err(|error| error.to_string()));
+            }
+            self.carry_on(job);
+        }
+    }
+
+    fn forget(&mut self, job: &Loading) {
+        for at in &job.loaded {
+            self.core.loaded.remove(at);
+        }
+    }
+
+    fn answer(&mut self, caller: Caller, reply: Reply) {
+        let seq = self.core.journal.staged();
+        self.waiting.push_back((seq, caller, reply));
+    }
+
+    fn collect_parked_answers(&mut self) {
+        let seq = self.core.journal.staged();
+        for (caller, reply) in self.core.answers.drain(..) {
+            self.waiting.push_back((seq, caller, reply));
+        }
+    }
+
+    /// Moves the answers that the watermark covers into the batch.
+    fn publish(&mut self) {
+        let watermark = self.core.journal.watermark();
+        while self.waiting.front().is_some_and(|(seq, ..)| *seq <= watermark) {
+            if let Some((_, caller, reply)) = self.waiting.pop_front()
+                && let Some(slot) = self.slots.remove(&caller)
+            {
+                self.batch.push((slot, reply));
+            }
+        }
+    }
+
+    fn send_batch(&mut self) {
+        if !self.batch.is_empty() {
+            // The receiver lives as long as the runtime; without it nobody waits for answers.
+            let _ = self.answers.send(std::mem::take(&mut self.batch));
+        }
+    }
+
+    fn fail_all(mut self, cause: &str) -> Ended {
+        self.status.poison(cause);
+        self.publish();
+        let error = BrokerError::OutcomeUnknown(cause.to_owned());
+        for (_, slot) in self.slots.drain() {
+            self.batch.push((slot, Reply::Failed(error.clone())));
+        }
+        while let Ok(request) = self.requests.try_recv() {
+            if let Some(slot) = request.reply {
+                self.batch.push((slot, Reply::Failed(error.clone())));
+            }
+        }
+        self.send_batch();
+        Ended::Poisoned(cause.to_owned())
+    }
+}

@@ -1,0 +1,670 @@
+//! The engine while it runs: the open group, groups in flight, the watermark.
+//!
+//! stage → submit → commit → publish. The storage thread stages into the open group, `submit` hands it to the
+//! kernel in one system call as soon as a pipeline slot is free, `poll` collects completions and raises the
+//! watermark. Positions in the segment are assigned while a group is open, so a group that has messages stays in the
+//! segment it began in.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+
+use crate::cursor;
+use crate::engine::EngineSettings;
+use crate::engine::checkpoint;
+use crate::engine::lane::Lane;
+use crate::engine::machine::Machine;
+use crate::engine::maintenance::{Job, Outcome};
+use crate::format::checkpoint::CheckpointInfo;
+use crate::format::delta::Delta;
+use crate::format::file_header::FileKind;
+use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
+use crate::format::run::{RUN_HEADER_BYTES, RunHeader};
+use crate::index::runs::{Place, Run};
+use crate::io::{AlignedBuf, BLOCK_BYTES, Clock, Completion, ReadAt, Ring};
+use crate::log::appender::{Frame, Stamp, empty_body};
+use crate::log::cache::TailCache;
+use crate::types::{Epoch, FileNumber, LogId, LogTime, Seq, WallTime};
+
+/// A cursor frame takes no more records once its body has so many bytes.
+const CURSOR_GROUP_BYTES: u64 = 1 << 20;
+
+/// How long to wait before a file that could not be prepared is asked for again.
+const PREPARE_AGAIN_US: u64 = 1_000_000;
+
+/// What a completion belongs to.
+const WRITE: u64 = 0;
+const LOAD: u64 = 1;
+
+/// Whether something can be staged now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It fits the open group.
+    Now,
+    /// Not into the open group; try again when the next one is open.
+    Later,
+    /// There is no space for messages.
+    Full {
+        /// Bytes free on the file system.
+        free_bytes: u64,
+    },
+    /// Larger than any group may be.
+    TooLarge {
+        /// The limit in bytes.
+        limit: u64,
+    },
+}
+
+/// Bytes of the log, in memory or in a file.
+pub enum Bytesource {
+    /// In memory.
+    Memory(Bytes),
+    /// In a file at a position.
+    File(Arc<dyn ReadAt>, u64),
+}
+
+/// The first failure of storage. Nothing is claimed after it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Poison(pub String);
+
+#[derive(Debug, Default)]
+struct Group {
+    messages: Option<AlignedBuf>,
+    runs: u32,
+    deltas: Vec<u8>,
+    records: u32,
+    scratch: Vec<u8>,
+}
+
+impl Group {
+    fn is_empty(&self) -> bool {
+        self.runs == 0 && self.records == 0
+    }
+
+    fn message_bytes(&self) -> u64 {
+        self.messages.as_ref().map_or(0, |data| data.len() as u64)
+    }
+}
+
+/// A group, a noop or a seal on its way to the disk.
+#[derive(Debug)]
+struct Flight {
+    ticket: u64,
+    seq: Seq,
+    unfinished: u32,
+}
+
+/// Runtime parts that recovery hands over.
+#[derive(Debug)]
+pub struct Parts<File> {
+    /// The log.
+    pub log: LogId,
+    /// This process start, durable.
+    pub epoch: Epoch,
+    /// Last durable seq.
+    pub last_seq: Seq,
+    /// Log time of the last frame.
+    pub log_time: LogTime,
+    /// Segments.
+    pub segments: Lane<File>,
+    /// Cursor files.
+    pub cursors: Lane<File>,
+    /// Every segment, for reads.
+    pub readers: HashMap<FileNumber, Arc<File>>,
+    /// Bytes of cursor frames since the newest checkpoint.
+    pub cursor_bytes: u64,
+}
+
+/// The engine.
+pub struct Engine<R: Ring> {
+    ring: R,
+    clock: Clock,
+    settings: EngineSettings,
+    log: LogId,
+    epoch: Epoch,
+    segments: Lane<R::File>,
+    cursors: Lane<R::File>,
+    readers: HashMap<FileNumber, Arc<R::File>>,
+    tail: TailCache,
+    open: Group,
+    flights: VecDeque<Flight>,
+    next_ticket: u64,
+    submitted: Seq,
+    watermark: Seq,
+    noop_at: Seq,
+    log_time_base: u64,
+    boot_base: u64,
+    active_at_us: u64,
+    jobs: mpsc::Sender<Job>,
+    outcomes: mpsc::Receiver<Outcome<R::File>>,
+    prepare_again_at_us: u64,
+    full_free_bytes: Option<u64>,
+    cursor_bytes: u64,
+    checkpoint_bytes: u64,
+    pending_checkpoint: Option<(Seq, Vec<u8>, FileNumber)>,
+    checkpoint_running: bool,
+    closed: bool,
+    loads: HashMap<u64, u64>,
+    loaded: Vec<(u64, io::Result<Bytes>)>,
+    completions: Vec<Completion>,
+    poison: Option<Poison>,
+    /// Bytes of runs that did not fit the active segment; the next `submit` rolls for them.
+    wanted: std::cell::Cell<u64>,
+}
+
+impl<R: Ring> Engine<R> {
+    /// An engine that goes on where recovery ended. `jobs` and `outcomes` lead to the maintenance thread.
+    pub fn new(
+        ring: R,
+        clock: Clock,
+        settings: EngineSettings,
+        parts: Parts<R::File>,
+        jobs: mpsc::Sender<Job>,
+        outcomes: mpsc::Receiver<Outcome<R::File>>,
+    ) -> Engine<R> {
+        let boot_base = clock.boot_us();
+        Engine {
+            ring,
+            clock,
+            log: parts.log,
+            epoch: parts.epoch,
+            segments: parts.segments,
+            cursors: parts.cursors,
+            readers: parts.readers,
+            tail: TailCache::new(settings.tail_cache_bytes),
+            settings,
+            open: Group::default(),
+            flights: VecDeque::new(),
+            next_ticket: 0,
+            submitted: parts.last_seq,
+            watermark: parts.last_seq,
+            noop_at: parts.last_seq,
+            log_time_base: parts.log_time.0,
+            boot_base,
+            active_at_us: boot_base,
+            jobs,
+            outcomes,
+            prepare_again_at_us: 0,
+            full_free_bytes: None,
+            cursor_bytes: parts.cursor_bytes,
+            checkpoint_bytes: 0,
+            pending_checkpoint: None,
+            checkpoint_running: false,
+            closed: false,
+            loads: HashMap::new(),
+            loaded: Vec::new(),
+            completions: Vec::new(),
+            poison: None,
+            wanted: std::cell::Cell::new(0),
+        }
+    }
+
+    /// Log time: resumes from the last frame and advances by elapsed boot time.
+    #[must_use]
+    pub fn log_time(&self) -> LogTime {
+        LogTime(self.log_time_base + self.clock.boot_us().saturating_sub(self.boot_base))
+    }
+
+    /// Highest seq such that every group up to it is durable.
+    #[must_use]
+    pub fn watermark(&self) -> Seq {
+        self.watermark
+    }
+
+    /// Last seq that anything was staged for: what an answer that is decided now has to wait for.
+    #[must_use]
+    pub fn staged(&self) -> Seq {
+        if self.open.is_empty() { self.submitted } else { self.submitted.next() }
+    }
+
+    /// This process start.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The first failure, if there was one.
+    #[must_use]
+    pub fn poison(&self) -> Option<&Poison> {
+        self.poison.as_ref()
+    }
+
+    /// Whether pushes are refused for want of space.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.full_free_bytes.is_some() && !self.segments.has_next()
+    }
+
+    /// Whether the open group takes more work, or should go out first.
+    #[must_use]
+    pub fn takes_more(&self) -> bool {
+        self.open.message_bytes() < self.settings.group_bytes
+            && (self.open.deltas.len() as u64) < CURSOR_GROUP_BYTES
+    }
+
+    /// Whether something is staged that was not submitted.
+    #[must_use]
+    pub fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Bytes at the end of the last segment that only dead-letter copies may use while no successor is ready.
+    fn copies_reserve(&self) -> u64 {
+        if self.segments.has_next() { 0 } else { (self.settings.segment_bytes / 8).min(4 << 20) }
+    }
+
+    /// Whether runs of `run_bytes` bytes and records of `delta_bytes` bytes can be staged together now.
+    #[must_use]
+    pub fn room(&self, run_bytes: u64, delta_bytes: u64) -> Room {
+        let cursor_max = self.settings.cursor_frame_bytes_max() - 2 * FRAME_HEADER_BYTES as u64;
+        let records = self.open.deltas.len() as u64 + delta_bytes;
+        if delta_bytes > cursor_max {
+            return Room::TooLarge { limit: cursor_max };
+        }
+        if records > cursor_max || (!self.open.is_empty() && records > CURSOR_GROUP_BYTES) {
+            return Room::Later;
+        }
+        if run_bytes == 0 {
+            return Room::Now;
+        }
+        let limit = self.settings.message_frame_bytes_max() - FRAME_HEADER_BYTES as u64;
+        if run_bytes > limit {
+            return Room::TooLarge { limit };
+        }
+        let header = FRAME_HEADER_BYTES as u64;
+        let messages = self.open.message_bytes().max(header) + run_bytes;
+        let has_messages = self.open.runs > 0;
+        if has_messages && messages - header > self.settings.group_bytes.min(limit) {
+            return Room::Later;
+        }
+        let frame = messages.next_multiple_of(BLOCK_BYTES as u64);
+        if frame + self.copies_reserve() <= self.segments.active.room() {
+            return Room::Now;
+        }
+        match self.full_free_bytes {
+            Some(free_bytes) if !self.segments.has_next() => Room::Full { free_bytes },
+            _ => {
+                self.wanted.set(self.wanted.get().max(run_bytes));
+                Room::Later
+            }
+        }
+    }
+
+    /// Moves on to the next segment when `room` said `Later` for want of space in the active one and nothing of the
+    /// open group is in it.
+    fn roll_if_wanted(&mut self) {
+        if self.open.runs > 0 || self.wanted.get() == 0 {
+            return;
+        }
+        let run_bytes = self.wanted.take();
+        let frame = (run_bytes + FRAME_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64);
+        if frame + self.copies_reserve() > self.segments.active.room()
+            && let Some((number, reader)) = self.segments.roll()
+        {
+            self.readers.insert(number, reader);
+            tracing::debug!(segment = number.0, "rolled to the next segment");
+        }
+    }
+
+    /// Stages one record.
+    pub fn stage(&mut self, delta: &Delta<'_>) {
+        delta.encode(&mut self.open.deltas);
+        self.open.records += 1;
+    }
+
+    /// Stages one run and says where it will be.
+    pub fn stage_run(&mut self, run: &RunHeader, entries: &[&[u8]]) -> Place {
+        let data = self.open.messages.get_or_insert_with(|| {
+            let mut data = AlignedBuf::with_capacity(16 * BLOCK_BYTES);
+            data.resize_zeroed(FRAME_HEADER_BYTES);
+            data
+        });
+        let place = Place {
+            segment: self.segments.active.number(),
+            position: self.segments.active.position() + data.len() as u64,
+        };
+        data.extend_from_slice(&run.encode());
+        for entry in entries {
+            data.extend_from_slice(entry);
+        }
+        self.open.runs += 1;
+        place
+    }
+
+    /// Where the entries of a run are.
+    #[must_use]
+    pub fn source(&self, run: &Run) -> Bytesource {
+        let Place { segment, position } = run.place;
+        let at = position + RUN_HEADER_BYTES as u64;
+        let bytes = run.bytes as usize;
+        if segment == self.segments.active.number() && position >= self.segments.active.position() {
+            // In the open group: its buffer still grows, so the bytes are copied.
+            let from = usize::try_from(at - self.segments.active.position()).unwrap_or(usize::MAX);
+            let data = self.open.messages.as_ref().map(AlignedBuf::as_slice).unwrap_or_default();
+            let bytes = data.get(from..from.saturating_add(bytes)).unwrap_or_default();
+            return Bytesource::Memory(Bytes::copy_from_slice(bytes));
+        }
+        if let Some(bytes) = self.tail.get(segment, at, bytes) {
+            return Bytesource::Memory(bytes);
+        }
+        match self.readers.get(&segment) {
+            Some(reader) => Bytesource::File(Arc::clone(reader) as Arc<dyn ReadAt>, at),
+            None => unreachable!("the index names segments that are there"),
+        }
+    }
+
+    /// Reads a run's entries from its file; the result comes through `take_loaded` under `key`.
+    pub fn load(&mut self, run: &Run, key: u64) {
+        let at = run.place.position + RUN_HEADER_BYTES as u64;
+        let Some(reader) = self.readers.get(&run.place.segment) else {
+            unreachable!("the index names segments that are there")
+        };
+        let reader = Arc::clone(reader) as Arc<dyn ReadAt>;
+        self.next_ticket += 1;
+        let ticket = self.next_ticket;
+        self.loads.insert(ticket, key);
+        self.ring.read(&reader, at, run.bytes as usize, ticket << 1 | LOAD);
+    }
+
+    /// Finished loads: key and bytes.
+    pub fn take_loaded(&mut self) -> Vec<(u64, io::Result<Bytes>)> {
+        std::mem::take(&mut self.loaded)
+    }
+
+    fn stamp(&self) -> Stamp {
+        Stamp { log: self.log, epoch: self.epoch, watermark: self.watermark, log_time: self.log_time() }
+    }
+
+    fn write(&mut self, file: &Arc<R::File>, frame: &Frame, ticket: u64) {
+        self.ring.write_sync(file, frame.position, Arc::clone(&frame.data), ticket << 1 | WRITE);
+    }
+
+    fn begin_flight(&mut self, seq: Seq, unfinished: u32) -> u64 {
+        self.next_ticket += 1;
+        self.flights.push_back(Flight { ticket: self.next_ticket, seq, unfinished });
+        self.active_at_us = self.clock.boot_us();
+        self.next_ticket
+    }
+
+    fn slot_is_free(&self) -> bool {
+        self.flights.len() < self.settings.pipeline_depth as usize
+    }
+
+    /// Hands the open group to the kernel if a pipeline slot is free and its cursor frame has room; likewise a noop
+    /// after idleness, and seals that are due. One system call for all of it.
+    pub fn submit(&mut self) {
+        if self.poison.is_some() {
+            return;
+        }
+        self.ask_for_files();
+        if !self.open.is_empty() && self.slot_is_free() && self.cursor_file_has_room() {
+            self.submit_group();
+        }
+        self.roll_if_wanted();
+        if self.wants_noop() && self.slot_is_free() && self.cursor_file_has_room() {
+            self.submit_noop();
+        }
+        self.submit_seals();
+        if let Err(error) = self.ring.submit() {
+            self.poisoned(format!("the kernel took no writes: {error}"));
+        }
+    }
+
+    fn cursor_file_has_room(&mut self) -> bool {
+        let bytes = frame_bytes(self.open.deltas.len() + FRAME_HEADER_BYTES);
+        if bytes <= self.cursors.active.room() {
+            return true;
+        }
+        match self.cursors.roll() {
+            Some((number, _)) => {
+                tracing::debug!(cursor_file = number.0, "rolled to the next cursor file");
+                self.ask_for_files();
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn submit_group(&mut self) {
+        let mut group = std::mem::take(&mut self.open);
+        let seq = self.submitted.next();
+        self.submitted = seq;
+        let stamp = self.stamp();
+        // One slot per flight keeps two syncs in flight off one open file description.
+        let slot = usize::try_from(seq.0 % u64::from(self.settings.pipeline_depth.max(1))).unwrap_or(0);
+        let files = 1 + u32::from(group.runs > 0);
+        let ticket = self.begin_flight(seq, files);
+        let messages = group.messages.take().map(|data| {
+            let frame = self.segments.active.frame(FrameKind::Commit, seq, group.runs, stamp, data);
+            let segment = self.segments.active.number();
+            self.tail.insert(segment, frame.position, &frame.data);
+            let file = Arc::clone(self.segments.active.slot(slot));
+            self.write(&file, &frame, ticket);
+            MessageRef {
+                segment,
+                position: frame.position,
+                body_bytes: frame.body_bytes,
+                body_hash: frame.body_hash,
+            }
+        });
+        let mut data = empty_body();
+        cursor::write_body(&mut data, messages.as_ref(), &group.deltas);
+        let frame = self.cursors.active.frame(FrameKind::Commit, seq, group.records, stamp, data);
+        self.cursor_bytes += frame.data.len() as u64;
+        let file = Arc::clone(self.cursors.active.slot(slot));
+        self.write(&file, &frame, ticket);
+        // The buffer of records is used again.
+        group.deltas.clear();
+        self.open.deltas = group.deltas;
+        self.open.scratch = group.scratch;
+    }
+
+    fn wants_noop(&self) -> bool {
+        self.open.is_empty()
+            && self.flights.is_empty()
+            && self.noop_at < self.submitted
+            && self.clock.boot_us() >= self.active_at_us + self.settings.noop_idle_us
+    }
+
+    /// Carries the watermark into both files. A noop holds a pipeline slot like a group, so that nothing after it is
+    /// published while it may still be torn in front of it.
+    fn submit_noop(&mut self) {
+        let stamp = self.stamp();
+        let seq = self.submitted;
+        // The last block of a file is its seal's.
+        let in_segment = self.segments.active.room() > 0;
+        let ticket = self.begin_flight(seq, 1 + u32::from(in_segment));
+        if in_segment {
+            let frame = self.segments.active.noop(stamp, seq);
+            let file = Arc::clone(self.segments.active.slot(0));
+            self.write(&file, &frame, ticket);
+        }
+        let frame = self.cursors.active.noop(stamp, seq);
+        let file = Arc::clone(self.cursors.active.slot(0));
+        self.write(&file, &frame, ticket);
+        self.noop_at = seq;
+    }
+
+    fn submit_seals(&mut self) {
+        let stamp = self.stamp();
+        for segment in [true, false] {
+            let lane = if segment { &mut self.segments } else { &mut self.cursors };
+            if let Some((file, frame)) = lane.seal(stamp) {
+                let ticket = self.begin_flight(self.submitted, 1);
+                self.write(&file, &frame, ticket);
+            }
+        }
+    }
+
+    fn ask_for_files(&mut self) {
+        if self.closed || self.clock.boot_us() < self.prepare_again_at_us {
+            return;
+        }
+        for lane in [&mut self.segments, &mut self.cursors] {
+            if let Some(number) = lane.request(self.settings.prepared_files.max(1)) {
+                let job = Job::Prepare { kind: lane.kind, number, after: self.submitted };
+                if self.jobs.send(job).is_err() {
+                    lane.refuse();
+                }
+            }
+        }
+    }
+
+    fn poisoned(&mut self, cause: String) {
+        if self.poison.is_none() {
+            tracing::error!("storage failed, nothing is acknowledged any more: {cause}");
+            self.poison = Some(Poison(cause));
+        }
+    }
+
+    /// Waits for completions, messages or the waker, at most `timeout`, and takes them in. The watermark may be
+    /// higher afterwards.
+    pub fn poll(&mut self, timeout: Option<Duration>) {
+        let mut completions = std::mem::take(&mut self.completions);
+        if let Err(error) = self.ring.wait(timeout, &mut completions) {
+            self.poisoned(format!("the ring is unusable: {error}"));
+        }
+        for completion in completions.drain(..) {
+            let ticket = completion.token >> 1;
+            if completion.token & 1 == LOAD {
+                if let Some(key) = self.loads.remove(&ticket) {
+                    self.loaded.push((key, completion.result.map(Option::unwrap_or_default)));
+                }
+                continue;
+            }
+            match completion.result {
+                Ok(_) => {
+                    if let Some(flight) = self.flights.iter_mut().find(|flight| flight.ticket == ticket) {
+                        flight.unfinished -= 1;
+                    }
+                }
+                Err(error) => self.poisoned(error.to_string()),
+            }
+        }
+        self.completions = completions;
+        while self.poison.is_none() && self.flights.front().is_some_and(|flight| flight.unfinished == 0) {
+            if let Some(flight) = self.flights.pop_front() {
+                self.watermark = self.watermark.max(flight.seq);
+            }
+        }
+        self.take_outcomes();
+    }
+
+    fn take_outcomes(&mut self) {
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            match outcome {
+                Outcome::Prepared(kind, prepared) => match kind {
+                    FileKind::Segment => {
+                        self.full_free_bytes = None;
+                        self.segments.supply(*prepared);
+                    }
+                    FileKind::Cursor | FileKind::Checkpoint => self.cursors.supply(*prepared),
+                },
+                Outcome::NotPrepared { kind, error, free_bytes } => {
+                    let lane = match kind {
+                        FileKind::Segment => &mut self.segments,
+                        FileKind::Cursor | FileKind::Checkpoint => &mut self.cursors,
+                    };
+                    lane.refuse();
+                    if kind == FileKind::Segment {
+                        if self.full_free_bytes.is_none() {
+                            tracing::warn!("cannot prepare a segment, pushes will be refused: {error}");
+                        }
+                        self.full_free_bytes = Some(free_bytes);
+                    } else {
+                        tracing::error!("cannot prepare a cursor file, commits may stall: {error}");
+                    }
+                    self.prepare_again_at_us = self.clock.boot_us() + PREPARE_AGAIN_US;
+                }
+                Outcome::Checkpointed(seq) => {
+                    tracing::info!(seq = seq.0, "checkpoint written");
+                    self.checkpoint_running = false;
+                }
+                Outcome::NotCheckpointed(error) => {
+                    tracing::error!("cannot write a checkpoint, the older one still counts: {error}");
+                    self.checkpoint_running = false;
+                }
+                Outcome::SuperblockFailed(error) => self.poisoned(format!("superblock: {error}")),
+                Outcome::Closed => self.closed = true,
+            }
+        }
+    }
+
+    /// Takes a checkpoint if one is due: the state as of the last submitted group, while nothing else is staged.
+    pub fn checkpoint<M: Machine>(&mut self, machine: &M, last_stamp: WallTime) {
+        let due = self.settings.checkpoint_cursor_bytes.max(4 * self.checkpoint_bytes);
+        if self.open.is_empty()
+            && self.cursor_bytes > due
+            && !self.checkpoint_running
+            && self.pending_checkpoint.is_none()
+        {
+            let seq = self.submitted;
+            let info = CheckpointInfo {
+                seq,
+                log_time: self.log_time(),
+                last_stamp,
+                cursor_file: self.cursors.active.number().0,
+                segment: self.segments.active.number(),
+                segment_position: self.segments.active.position(),
+                records: 0,
+            };
+            let bytes = checkpoint::encode(machine, self.log, self.epoch, info);
+            self.checkpoint_bytes = bytes.len() as u64;
+            self.cursor_bytes = 0;
+            self.pending_checkpoint = Some((seq, bytes, self.cursors.active.number()));
+        }
+        // It is named only when the watermark covers it.
+        if let Some((seq, bytes, cursor_file)) =
+            self.pending_checkpoint.take_if(|(seq, ..)| *seq <= self.watermark)
+        {
+            self.checkpoint_running = self.jobs.send(Job::Checkpoint { seq, bytes, cursor_file }).is_ok();
+        }
+    }
+
+    /// How long `poll` may wait when nothing else is to be done.
+    #[must_use]
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        let now = self.clock.boot_us();
+        let noop = (self.flights.is_empty() && self.open.is_empty() && self.noop_at < self.submitted)
+            .then(|| self.active_at_us + self.settings.noop_idle_us);
+        let prepare = (self.prepare_again_at_us > now).then_some(self.prepare_again_at_us);
+        let due = noop.into_iter().chain(prepare).min()?;
+        Some(Duration::from_micros(due.saturating_sub(now)))
+    }
+
+    /// Whether anything staged, in flight or being loaded is unfinished.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.flights.is_empty() && self.loads.is_empty()
+    }
+
+    /// Ends: everything staged is made durable, a noop carries the watermark to both files, and the superblock says
+    /// that there is nothing to scrub. Blocks until that is done or storage fails.
+    pub fn close(&mut self) {
+        while self.poison.is_none() && !(self.open.is_empty() && self.flights.is_empty()) {
+            self.submit();
+            self.poll(Some(Duration::from_millis(10)));
+        }
+        self.active_at_us = 0;
+        while self.poison.is_none() && !(self.noop_at == self.submitted && self.flights.is_empty()) {
+            self.submit();
+            self.poll(Some(Duration::from_millis(10)));
+        }
+        let sent = self.jobs.send(Job::Close { seq: self.submitted }).is_ok();
+        while sent && self.poison.is_none() && !self.closed {
+            self.poll(Some(Duration::from_millis(10)));
+        }
+    }
+
+    /// Name of the io back end.
+    #[must_use]
+    pub fn backend(&self) -> &'static str {
+        self.ring.name()
+    }
+}

@@ -1,0 +1,195 @@
+//! The maintenance thread: everything slow that must not be on the storage thread. Prepares files, writes
+//! checkpoints and the superblock, removes files that nothing needs.
+//!
+//! It talks to the storage thread by messages and shares no state with it.
+
+use std::io;
+use std::sync::mpsc;
+
+use crate::engine::EngineSettings;
+use crate::engine::lane::Prepared;
+use crate::engine::superblock;
+use crate::format::file_header::FileKind;
+use crate::format::superblock::Superblock;
+use crate::io::{AlignedBuf, Fs, FsFile, OpenMode, Waker};
+use crate::log::files::{Layout, prepare};
+use crate::types::{Epoch, FileNumber, LogId, Seq};
+
+/// Something to do.
+#[derive(Debug)]
+pub enum Job {
+    /// Prepare the next file of a lane.
+    Prepare {
+        /// Segment or cursor file.
+        kind: FileKind,
+        /// Its number.
+        number: FileNumber,
+        /// Highest seq staged.
+        after: Seq,
+    },
+    /// Write a checkpoint, name it in the superblock, drop what the kept ones make superfluous.
+    Checkpoint {
+        /// The state is as of this seq, and the watermark covers it.
+        seq: Seq,
+        /// The whole file.
+        bytes: Vec<u8>,
+        /// First cursor file that replay needs from it on.
+        cursor_file: FileNumber,
+    },
+    /// Write the clean-shutdown mark and end.
+    Close {
+        /// Last seq.
+        seq: Seq,
+    },
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Outcome<File> {
+    /// A file is ready.
+    Prepared(FileKind, Box<Prepared<File>>),
+    /// A file could not be prepared.
+    NotPrepared {
+        /// Which kind.
+        kind: FileKind,
+        /// Why.
+        error: io::Error,
+        /// Bytes free on the file system.
+        free_bytes: u64,
+    },
+    /// A checkpoint is durable and named.
+    Checkpointed(Seq),
+    /// A checkpoint could not be written; the older ones still count.
+    NotCheckpointed(io::Error),
+    /// The superblock could not be written.
+    SuperblockFailed(io::Error),
+    /// The clean mark is durable.
+    Closed,
+}
+
+/// The thread's end of the conversation.
+pub struct Maintenance<F: Fs> {
+    /// The file system.
+    pub fs: F,
+    /// Where things are.
+    pub layout: Layout,
+    /// Sizes.
+    pub settings: EngineSettings,
+    /// The log.
+    pub log: LogId,
+    /// This process start.
+    pub epoch: Epoch,
+    /// The superblock and its slot.
+    pub superblock: (Superblock, usize),
+    /// First cursor file that each kept checkpoint needs: (seq, file), older first.
+    pub checkpoints: Vec<(Seq, FileNumber)>,
+}
+
+impl<F: Fs> Maintenance<F> {
+    /// Works until the other end is gone or `Close` was done.
+    pub fn run(
+        mut self,
+        jobs: &mpsc::Receiver<Job>,
+        outcomes: &mpsc::Sender<Outcome<F::File>>,
+        waker: &Waker,
+    ) {
+        while let Ok(job) = jobs.recv() {
+            let closing = matches!(job, Job::Close { .. });
+            let outcome = self.work(job);
+            if outcomes.send(outcome).is_err() {
+                return;
+            }
+            waker.wake();
+            if closing {
+                return;
+            }
+        }
+    }
+
+    fn work(&mut self, job: Job) -> Outcome<F::File> {
+        match job {
+            Job::Prepare { kind, number, after } => match self.prepare(kind, number, after) {
+                Ok(prepared) => Outcome::Prepared(kind, Box::new(prepared)),
+                Err(error) => {
+                    let free_bytes = self.fs.free_bytes(self.layout.root()).unwrap_or(0);
+                    Outcome::NotPrepared { kind, error, free_bytes }
+                }
+            },
+            Job::Checkpoint { seq, bytes, cursor_file } => match self.checkpoint(seq, bytes, cursor_file) {
+                Ok(()) => Outcome::Checkpointed(seq),
+                Err(error) => Outcome::NotCheckpointed(error),
+            },
+            Job::Close { seq } => {
+                let written = superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
+                    block.clean_seq = seq;
+                });
+                match written {
+                    Ok(()) => Outcome::Closed,
+                    Err(error) => Outcome::SuperblockFailed(error),
+                }
+            }
+        }
+    }
+
+    fn prepare(&self, kind: FileKind, number: FileNumber, after: Seq) -> io::Result<Prepared<F::File>> {
+        let header = self.settings.header(kind, self.log, number, self.epoch, after);
+        let free_bytes = self.fs.free_bytes(self.layout.root())?;
+        let reserve = match kind {
+            FileKind::Segment => self.settings.reserve_bytes,
+            FileKind::Cursor | FileKind::Checkpoint => 0,
+        };
+        if free_bytes < header.file_bytes + reserve {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                format!(
+                    "{free_bytes} bytes are free in {}, a new file takes {} and {reserve} are reserved",
+                    self.layout.root().display(),
+                    header.file_bytes
+                ),
+            ));
+        }
+        prepare(&self.fs, &self.layout, &header)?;
+        Prepared::open(&self.fs, &self.layout, &header, None)
+    }
+
+    fn checkpoint(&mut self, seq: Seq, bytes: Vec<u8>, cursor_file: FileNumber) -> io::Result<()> {
+        let path = self.layout.checkpoint(seq);
+        let temporary = self.layout.spare_dir().join(format!("{:016}.ckpt.tmp", seq.0));
+        match self.fs.remove(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        {
+            let file = self.fs.open(&temporary, OpenMode::Create)?;
+            let mut position = 0;
+            for chunk in bytes.chunks(1 << 20) {
+                let mut data = AlignedBuf::with_capacity(chunk.len());
+                data.extend_from_slice(chunk);
+                data.pad_to_block();
+                file.write_at(position, &data)?;
+                position += data.len() as u64;
+            }
+            file.sync_data()?;
+        }
+        self.fs.rename(&temporary, &path)?;
+        self.fs.sync_dir(&self.layout.dir(FileKind::Checkpoint))?;
+        superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
+            block.previous_checkpoint = block.checkpoint;
+            block.checkpoint = seq;
+        })?;
+        self.checkpoints.push((seq, cursor_file));
+        // Two checkpoints are kept, and the cursor files from the older one on.
+        while self.checkpoints.len() > 2 {
+            let (old, _) = self.checkpoints.remove(0);
+            self.fs.remove(&self.layout.checkpoint(old))?;
+        }
+        if let [(_, first_needed), _] = self.checkpoints.as_slice() {
+            let (numbers, _) = self.layout.numbers(&self.fs, FileKind::Cursor)?;
+            for number in numbers.into_iter().filter(|number| number < first_needed) {
+                self.fs.remove(&self.layout.path(FileKind::Cursor, number))?;
+            }
+            self.fs.sync_dir(&self.layout.dir(FileKind::Cursor))?;
+        }
+        self.fs.sync_dir(&self.layout.dir(FileKind::Checkpoint))
+    }
+}

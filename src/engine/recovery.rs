@@ -1,0 +1,847 @@
+//! Bringing the state back at start.
+//!
+//! lock → superblock → newest checkpoint → segments up to it → cursor frames after it, each with the message frame
+//! that it names → the tail rule (`log::tail`) → repair → epoch. The state changes through the same `apply` that runs
+//! live. Nothing is destroyed before its copy is in quarantine; every step may be interrupted and begun again.
+//!
+//! Memory: one window per file that is being read, besides the state itself.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use thiserror::Error;
+
+use crate::cursor::read_body;
+use crate::engine::EngineSettings;
+use crate::engine::commit::Parts;
+use crate::engine::lane::{Lane, Prepared};
+use crate::engine::machine::{Impossible, Machine};
+use crate::engine::superblock::{self, SuperblockError};
+use crate::format::DecodeError;
+use crate::format::checkpoint::{CheckpointInfo, Decoder};
+use crate::format::entry;
+use crate::format::file_header::{FileHeader, FileKind};
+use crate::format::frame::{FrameKind, MessageRef, SealBody};
+use crate::format::run::Runs;
+use crate::format::superblock::Superblock;
+use crate::index::runs::Place;
+use crate::io::{AlignedBuf, BLOCK_BYTES, Fs, FsFile, OpenMode, ReadAt};
+use crate::log::appender::Resume;
+use crate::log::files::{Layout, prepare, scrub};
+use crate::log::tail::{Findings, Verdict, decide};
+use crate::log::walk::{Found, OpenError, Walk};
+use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
+
+/// Why a start is refused. Nothing was changed.
+#[derive(Debug, Error)]
+pub enum RecoveryError {
+    /// The operating system said no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The superblock cannot be used.
+    #[error("{0}; restore it from a backup, nothing was changed")]
+    Superblock(#[from] SuperblockError),
+    /// There are files and no superblock.
+    #[error(
+        "{dir} holds {files} segment or cursor files and no SUPERBLOCK; restore it from a backup or start with an empty directory, nothing was changed"
+    )]
+    MissingSuperblock {
+        /// The data directory.
+        dir: PathBuf,
+        /// Files found.
+        files: usize,
+    },
+    /// A file that must be there is not.
+    #[error("{path} is missing: {why}; restore it from a backup, nothing was changed")]
+    MissingFile {
+        /// The file.
+        path: PathBuf,
+        /// How that is known.
+        why: String,
+    },
+    /// A file cannot be opened for what it is.
+    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: OpenError,
+    },
+    /// No kept checkpoint can be used.
+    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
+    Checkpoint {
+        /// The newest one.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// What is there does not add up to what the records promise.
+    #[error("{dir}: {error}; restore the missing file from a backup, nothing was changed")]
+    Incomplete {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is missing.
+        error: Impossible,
+    },
+    /// A record that no writer writes.
+    #[error("{path}: frame at byte {position}, seq {seq}: {error}; this is a bug or tampering, nothing was changed")]
+    Impossible {
+        /// The file.
+        path: PathBuf,
+        /// Byte of the frame.
+        position: u64,
+        /// Its seq.
+        seq: Seq,
+        /// What is wrong.
+        error: String,
+    },
+    /// The tail rule refuses.
+    #[error(
+        "{path}: damage at byte {position}, seq {seq}: {verdict:?} ({detail}); acknowledged data may be there, so it is not cut; nothing was changed"
+    )]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Byte of the first frame that is not whole.
+        position: u64,
+        /// The first seq that is not whole.
+        seq: Seq,
+        /// The row of the table.
+        verdict: Verdict,
+        /// What was found behind it.
+        detail: String,
+    },
+}
+
+/// What recovery did, for the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Checkpoint that it began with; 0 for none.
+    pub checkpoint: Seq,
+    /// Groups replayed.
+    pub groups: u64,
+    /// Runs indexed.
+    pub runs: u64,
+    /// First seq that was cut, if any.
+    pub cut: Option<Seq>,
+    /// Bytes copied to quarantine.
+    pub quarantined_bytes: u64,
+}
+
+/// Everything recovery hands over.
+pub struct Recovered<M, File> {
+    /// The state.
+    pub machine: M,
+    /// For the engine.
+    pub parts: Parts<File>,
+    /// The superblock and its slot, with the new epoch.
+    pub superblock: (Superblock, usize),
+    /// Kept checkpoints and the first cursor file each needs, older first.
+    pub checkpoints: Vec<(Seq, FileNumber)>,
+    /// Newest wall time in the checkpoint.
+    pub last_stamp: WallTime,
+    /// What was done.
+    pub report: Report,
+}
+
+/// Told how many bytes of how many were read.
+pub type Progress<'a> = &'a dyn Fn(u64, u64);
+
+/// Recovers a data directory, or makes a new one when it is empty.
+///
+/// # Errors
+/// The start is refused; the error names file and position.
+pub fn recover<M: Machine + Default, F: Fs>(
+    fs: &F,
+    layout: &Layout,
+    settings: &EngineSettings,
+    new_log: LogId,
+    progress: Progress<'_>,
+) -> Result<Recovered<M, F::File>, RecoveryError> {
+    layout.create(fs)?;
+    let superblock = open_superblock(fs, layout, new_log)?;
+    let mut recovery = Recovery::<M, F>::begin(fs, layout, settings, superblock, progress)?;
+    recovery.restore_checkpoint()?;
+    recovery.index_segments()?;
+    recovery.replay()?;
+    recovery
+        .machine
+        .verify()
+        .map_err(|error| RecoveryError::Incomplete { dir: layout.root().to_owned(), error })?;
+    recovery.judge_tail()?;
+    recovery.finish()
+}
+
+fn open_superblock<F: Fs>(
+    fs: &F,
+    layout: &Layout,
+    new_log: LogId,
+) -> Result<(Superblock, usize), RecoveryError> {
+    if let Some(found) = superblock::read(fs, layout)? {
+        return Ok(found);
+    }
+    let mut files = 0;
+    for kind in [FileKind::Segment, FileKind::Cursor, FileKind::Checkpoint] {
+        files += layout.numbers(fs, kind)?.0.len();
+    }
+    if files > 0 {
+        return Err(RecoveryError::MissingSuperblock { dir: layout.root().to_owned(), files });
+    }
+    let fresh = Superblock {
+        generation: 1,
+        log: new_log,
+        shard: 0,
+        shards: 1,
+        epoch: Epoch(0),
+        checkpoint: Seq(0),
+        previous_checkpoint: Seq(0),
+        clean_seq: Seq(0),
+    };
+    superblock::create(fs, layout, &fresh)?;
+    Ok((fresh, 0))
+}
+
+/// A file of the log with its walk.
+struct Open<File> {
+    number: FileNumber,
+    path: PathBuf,
+    walk: Walk<File>,
+}
+
+struct Recovery<'a, M, F: Fs> {
+    fs: &'a F,
+    layout: &'a Layout,
+    settings: &'a EngineSettings,
+    superblock: (Superblock, usize),
+    progress: Progress<'a>,
+    machine: M,
+    segments: Vec<Open<F::File>>,
+    cursors: Vec<Open<F::File>>,
+    /// Index of the segment that the next message frame is expected in.
+    segment_at: usize,
+    /// Index of the cursor file in which replay stopped.
+    cursor_at: usize,
+    checkpoint: Option<CheckpointInfo>,
+    checkpoints: Vec<(Seq, FileNumber)>,
+    /// Last seq that is whole.
+    last_seq: Seq,
+    log_time: LogTime,
+    epoch: Epoch,
+    vouched: Seq,
+    /// Where the segment and the cursor file go on after the last whole group.
+    segment_end: Option<Resume>,
+    cursor_end: Option<Resume>,
+    cursor_bytes: u64,
+    read_bytes: u64,
+    all_bytes: u64,
+    ids: Vec<(IdHash, MessageId)>,
+    report: Report,
+}
+
+impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
+    fn begin(
+        fs: &'a F,
+        layout: &'a Layout,
+        settings: &'a EngineSettings,
+        superblock: (Superblock, usize),
+        progress: Progress<'a>,
+    ) -> Result<Recovery<'a, M, F>, RecoveryError> {
+        let log = superblock.0.log;
+        let mut recovery = Recovery {
+            fs,
+            layout,
+            settings,
+            superblock,
+            progress,
+            machine: M::default(),
+            segments: Vec::new(),
+            cursors: Vec::new(),
+            segment_at: 0,
+            cursor_at: 0,
+            checkpoint: None,
+            checkpoints: Vec::new(),
+            last_seq: Seq(0),
+            log_time: LogTime(0),
+            epoch: superblock.0.epoch,
+            vouched: superblock.0.clean_seq.max(superblock.0.checkpoint),
+            segment_end: None,
+            cursor_end: None,
+            cursor_bytes: 0,
+            read_bytes: 0,
+            all_bytes: 0,
+            ids: Vec::new(),
+            report: Report::default(),
+        };
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            let (numbers, strangers) = layout.numbers(fs, kind)?;
+            for name in strangers {
+                tracing::warn!("{} is not a file of this log and is left alone", layout.dir(kind).join(name).display());
+            }
+            recovery.check_numbers(kind, &numbers)?;
+            for number in numbers {
+                let path = layout.path(kind, number);
+                let file = fs.open(&path, OpenMode::Write)?;
+                let walk = Walk::open(file, log, kind, number)
+                    .map_err(|error| RecoveryError::File { path: path.clone(), error })?;
+                recovery.all_bytes += walk.header().file_bytes;
+                let open = Open { number, path, walk };
+                match kind {
+                    FileKind::Segment => recovery.segments.push(open),
+                    FileKind::Cursor | FileKind::Checkpoint => recovery.cursors.push(open),
+                }
+            }
+        }
+        Ok(recovery)
+    }
+
+    fn check_numbers(&self, kind: FileKind, numbers: &[FileNumber]) -> Result<(), RecoveryError> {
+        let missing = |number: FileNumber, why: &str| RecoveryError::MissingFile {
+            path: self.layout.path(kind, number),
+            why: why.to_owned(),
+        };
+        let Some(first) = numbers.first() else {
+            // The first files are made before the first epoch is durable.
+            if self.superblock.0.epoch > Epoch(0) {
+                return Err(missing(FileNumber(1), "the superblock says that the log was written to"));
+            }
+            return Ok(());
+        };
+        if kind == FileKind::Segment && *first != FileNumber(1) {
+            return Err(missing(FileNumber(1), "no segment of this log was ever removed"));
+        }
+        for pair in numbers.windows(2) {
+            if let [before, after] = pair
+                && before.next() != *after
+            {
+                return Err(missing(before.next(), "the files around it are there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores the newest checkpoint that is whole; the older one stands in for a damaged newer one.
+    fn restore_checkpoint(&mut self) -> Result<(), RecoveryError> {
+        let block = self.superblock.0;
+        if block.checkpoint == Seq(0) {
+            if let Some(first) = self.cursors.first()
+                && first.number != FileNumber(1)
+            {
+                return Err(RecoveryError::MissingFile {
+                    path: self.layout.path(FileKind::Cursor, FileNumber(1)),
+                    why: "there is no checkpoint, so every cursor file is needed".to_owned(),
+                });
+            }
+            return Ok(());
+        }
+        let mut failure = None;
+        for seq in [block.checkpoint, block.previous_checkpoint] {
+            if seq == Seq(0) {
+                continue;
+            }
+            let path = self.layout.checkpoint(seq);
+            match self.load_checkpoint(&path, seq) {
+                Ok(info) => {
+                    if self.checkpoint.is_none() {
+                        self.last_seq = seq;
+                        self.log_time = info.log_time;
+                        self.report.checkpoint = seq;
+                        self.checkpoint = Some(info);
+                    }
+                    self.checkpoints.insert(0, (seq, FileNumber(info.cursor_file)));
+                }
+                Err(error) => {
+                    tracing::error!("checkpoint {} cannot be used: {error}", path.display());
+                    failure.get_or_insert(RecoveryError::Checkpoint { path, error });
+                }
+            }
+        }
+        match (self.checkpoint, failure) {
+            (None, Some(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads a checkpoint; its records are applied if none was before.
+    fn load_checkpoint(&mut self, path: &Path, seq: Seq) -> Result<CheckpointInfo, String> {
+        let file = self.fs.open(path, OpenMode::Read).map_err(|error| error.to_string())?;
+        let bytes = file.bytes().map_err(|error| error.to_string())?;
+        let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
+        let data = file.read_at(0, bytes).map_err(|error| error.to_string())?;
+        let decoder =
+            Decoder::new(&data, self.superblock.0.log, seq).map_err(|error| error.to_string())?;
+        let info = *decoder.info();
+        if self.checkpoint.is_none() {
+            let mut machine = M::default();
+            for delta in decoder {
+                let delta = delta.map_err(|error| error.to_string())?;
+                machine.apply(&delta).map_err(|error| error.to_string())?;
+            }
+            self.machine = machine;
+        }
+        Ok(info)
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.read_bytes += bytes;
+        (self.progress)(self.read_bytes.min(self.all_bytes), self.all_bytes);
+    }
+
+    /// Indexes the messages that the checkpoint covers. All of them are vouched for, so anything that is not whole
+    /// is corruption.
+    fn index_segments(&mut self) -> Result<(), RecoveryError> {
+        let Some(info) = self.checkpoint else { return Ok(()) };
+        loop {
+            let Some(open) = self.segments.get_mut(self.segment_at) else {
+                return Err(RecoveryError::MissingFile {
+                    path: self.layout.path(FileKind::Segment, info.segment),
+                    why: format!("the checkpoint at seq {} names it", info.seq),
+                });
+            };
+            let resume = open.walk.resume();
+            if open.number == info.segment && resume.position >= info.segment_position {
+                return Ok(());
+            }
+            let (number, path) = (open.number, open.path.clone());
+            match open.walk.next()? {
+                Some(found) if found.header.kind == FrameKind::Commit && found.header.seq <= info.seq => {
+                    self.count(found.body.len() as u64);
+                    self.apply_runs(&path, number, &found)?;
+                }
+                Some(found) if found.header.kind == FrameKind::Seal => self.segment_at += 1,
+                Some(_) => {}
+                // An unsealed file that was left for its successor ends where no frame begins.
+                None if number < info.segment => self.segment_at += 1,
+                None => {
+                    return Err(RecoveryError::Refused {
+                        path,
+                        position: resume.position,
+                        seq: resume.last_seq.next(),
+                        verdict: Verdict::Corruption,
+                        detail: format!("the checkpoint at seq {} covers it", info.seq),
+                    });
+                }
+            }
+        }
+    }
+
+    fn impossible(path: &Path, found: &Found, error: &impl ToString) -> RecoveryError {
+        RecoveryError::Impossible {
+            path: path.to_owned(),
+            position: found.position,
+            seq: found.header.seq,
+            error: error.to_string(),
+        }
+    }
+
+    fn apply_runs(&mut self, path: &Path, segment: FileNumber, found: &Found) -> Result<(), RecoveryError> {
+        let mut ids = std::mem::take(&mut self.ids);
+        for item in Runs::new(&found.body) {
+            let item = item.map_err(|error| Self::impossible(path, found, &error))?;
+            ids.clear();
+            collect_ids(item.entries, item.header.count, &mut ids)
+                .map_err(|error| Self::impossible(path, found, &error))?;
+            let position = found.position
+                + crate::format::frame::FRAME_HEADER_BYTES as u64
+                + u64::from(item.position);
+            self.machine
+                .apply_run(&item.header, &ids, Place { segment, position })
+                .map_err(|error| Self::impossible(path, found, &error))?;
+            self.report.runs += 1;
+        }
+        self.ids = ids;
+        Ok(())
+    }
+
+    /// Replays cursor frames until one group is not whole.
+    fn replay(&mut self) -> Result<(), RecoveryError> {
+        let first = self.checkpoint.map_or(FileNumber(1), |info| FileNumber(info.cursor_file));
+        let Some(at) = self.cursors.iter().position(|open| open.number == first) else {
+            if self.cursors.is_empty() {
+                return Ok(());
+            }
+            return Err(RecoveryError::MissingFile {
+                path: self.layout.path(FileKind::Cursor, first),
+                why: "replay begins in it".to_owned(),
+            });
+        };
+        self.cursor_at = at;
+        loop {
+            let Some(open) = self.cursors.get_mut(self.cursor_at) else { return Ok(()) };
+            let before = open.walk.resume();
+            let path = open.path.clone();
+            let Some(found) = open.walk.next()? else {
+                self.cursor_end = Some(before);
+                if !self.continues_in_next_file()? {
+                    return Ok(());
+                }
+                self.cursor_at += 1;
+                continue;
+            };
+            self.count(found.body.len() as u64);
+            self.vouched = self.vouched.max(found.header.watermark);
+            self.epoch = self.epoch.max(found.header.epoch);
+            self.log_time = self.log_time.max(found.header.log_time);
+            match found.header.kind {
+                FrameKind::Commit if found.header.seq <= self.last_seq => {}
+                FrameKind::Commit => {
+                    if !self.replay_group(&path, &found)? {
+                        self.cursor_end = Some(before);
+                        return Ok(());
+                    }
+                }
+                FrameKind::Noop => {}
+                FrameKind::Rewrite => {
+                    return Err(Self::impossible(&path, &found, &"a rewrite frame in a cursor file"));
+                }
+                FrameKind::Seal => {
+                    let seal = SealBody::decode(&found.body)
+                        .map_err(|error| Self::impossible(&path, &found, &error))?;
+                    self.cursor_end = Some(before);
+                    self.cursor_at += 1;
+                    if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
+                        return Err(RecoveryError::MissingFile {
+                            path: self.layout.path(FileKind::Cursor, seal.successor),
+                            why: format!("the seal of {} names it", path.display()),
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the file after the present one begins with the frame that comes next: the seal of the present one is
+    /// written later than the first frames of its successor.
+    fn continues_in_next_file(&mut self) -> Result<bool, RecoveryError> {
+        let next_seq = self.last_seq.next();
+        let log = self.superblock.0.log;
+        let Some(next) = self.cursors.get(self.cursor_at + 1) else { return Ok(false) };
+        let file = self.fs.open(&next.path, OpenMode::Read)?;
+        let mut peek = Walk::open(file, log, FileKind::Cursor, next.number)
+            .map_err(|error| RecoveryError::File { path: next.path.clone(), error })?;
+        Ok(match peek.next()? {
+            Some(found) if found.header.kind == FrameKind::Commit => found.header.seq == next_seq,
+            Some(found) => found.header.seq == self.last_seq,
+            None => false,
+        })
+    }
+
+    /// Applies one group; `false` if its messages are not whole.
+    fn replay_group(&mut self, path: &Path, found: &Found) -> Result<bool, RecoveryError> {
+        let seq = found.header.seq;
+        if seq != self.last_seq.next() {
+            let error = format!("the group after {} is {seq}", self.last_seq);
+            return Err(Self::impossible(path, found, &error));
+        }
+        let (reference, deltas) =
+            read_body(&found.body).map_err(|error| Self::impossible(path, found, &error))?;
+        let messages = match &reference {
+            None => None,
+            Some(reference) => match self.message_frame(seq, reference)? {
+                Some(messages) => Some(messages),
+                None => return Ok(false),
+            },
+        };
+        let mut records = 0;
+        for delta in deltas {
+            let delta = delta.map_err(|error| Self::impossible(path, found, &error))?;
+            self.machine.apply(&delta).map_err(|error| Self::impossible(path, found, &error))?;
+            records += 1;
+        }
+        if records != found.header.records {
+            let error = format!("{records} records where the header says {}", found.header.records);
+            return Err(Self::impossible(path, found, &error));
+        }
+        if let Some((path, segment, messages)) = messages {
+            self.count(messages.body.len() as u64);
+            self.apply_runs(&path, segment, &messages)?;
+            self.segment_end = self.segments.get(self.segment_at).map(|open| open.walk.resume());
+        }
+        self.last_seq = seq;
+        self.cursor_bytes += found.header.frame_bytes();
+        self.report.groups += 1;
+        Ok(true)
+    }
+
+    /// The message frame that a cursor frame names, if it is whole.
+    fn message_frame(
+        &mut self,
+        seq: Seq,
+        reference: &MessageRef,
+    ) -> Result<Option<(PathBuf, FileNumber, Found)>, RecoveryError> {
+        loop {
+            let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(None) };
+            if open.number < reference.segment {
+                // What is left of this file are noops and a seal; they were written before or beside what follows.
+                while let Some(found) = open.walk.next()? {
+                    self.vouched = self.vouched.max(found.header.watermark);
+                    if found.header.kind == FrameKind::Commit {
+                        return Ok(None);
+                    }
+                }
+                self.segment_at += 1;
+                continue;
+            }
+            if open.number > reference.segment || open.walk.resume().position > reference.position {
+                return Ok(None);
+            }
+            let Some(found) = open.walk.next()? else { return Ok(None) };
+            self.vouched = self.vouched.max(found.header.watermark);
+            self.epoch = self.epoch.max(found.header.epoch);
+            if found.position < reference.position && found.header.kind == FrameKind::Noop {
+                continue;
+            }
+            let whole = found.position == reference.position
+                && found.header.kind == FrameKind::Commit
+                && found.header.seq == seq
+                && found.header.body_bytes == reference.body_bytes
+                && found.header.body_hash == reference.body_hash;
+            return Ok(whole.then(|| (open.path.clone(), open.number, found)));
+        }
+    }
+
+    /// Collects what stands behind the last whole group in both lanes, decides, and repairs.
+    fn judge_tail(&mut self) -> Result<(), RecoveryError> {
+        let stop = self.last_seq.next();
+        // A group that was not whole moved the segment's walk past it: go back to the end of the last whole one.
+        let (segment_at, segment_from) = self.lane_end(FileKind::Segment)?;
+        let (cursor_at, cursor_from) = self.lane_end(FileKind::Cursor)?;
+        let clean = self.superblock.0.clean_seq == self.last_seq && self.last_seq > Seq(0);
+        if clean {
+            return Ok(()); // the last process left nothing to look for
+        }
+        let mut found = Findings { vouched: self.vouched, ..Findings::default() };
+        let mut depth = self.settings.pipeline_depth;
+        let mut dirty = Vec::new();
+        for (kind, at, from) in
+            [(FileKind::Segment, segment_at, segment_from), (FileKind::Cursor, cursor_at, cursor_from)]
+        {
+            let files = match kind {
+                FileKind::Segment => &mut self.segments,
+                FileKind::Cursor | FileKind::Checkpoint => &mut self.cursors,
+            };
+            for (index, open) in files.iter_mut().enumerate().skip(at) {
+                let from = if index == at { from } else { BLOCK_BYTES as u64 };
+                let header = *open.walk.header();
+                depth = depth.max(header.pipeline_depth);
+                let later = open.walk.later_frames(from)?;
+                found.vouched = found.vouched.max(later.watermark);
+                found.highest_seq = found.highest_seq.max(later.highest_seq.filter(|seq| *seq >= stop));
+                let window = header.max_frame_bytes * u64::from(header.pipeline_depth + 1);
+                found.too_wide |= later.count > 0 && later.last_position > from + window;
+                found.damage |= later.dirty_end > from;
+                if later.dirty_end > from {
+                    dirty.push((kind, index, from, later.dirty_end));
+                }
+            }
+        }
+        let verdict = decide(stop, depth, &found);
+        let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
+        match verdict {
+            Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
+                return Err(RecoveryError::Refused {
+                    path: cursor,
+                    position: cursor_from,
+                    seq: stop,
+                    verdict,
+                    detail: format!(
+                        "frames vouch for everything up to seq {}, highest seq found behind it: {}",
+                        found.vouched,
+                        found.highest_seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string()),
+                    ),
+                });
+            }
+            Verdict::CutInFlight => {
+                tracing::warn!(
+                    "cutting seq {stop} and what was in flight with it at {} byte {cursor_from}: none of it was acknowledged; copies go to {}",
+                    cursor.display(),
+                    self.layout.quarantine_dir().display()
+                );
+                self.report.cut = Some(stop);
+            }
+            Verdict::TornTail => {
+                tracing::warn!(
+                    "cutting a torn tail at seq {stop}, {} byte {cursor_from}: it was never acknowledged",
+                    cursor.display()
+                );
+                self.report.cut = Some(stop);
+            }
+            Verdict::CleanEnd => {}
+        }
+        for (kind, index, from, to) in dirty {
+            self.cut(kind, index, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Index of the file in which a lane ends and the byte where its next frame goes.
+    fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
+        let log = self.superblock.0.log;
+        let (files, at, end) = match kind {
+            FileKind::Segment => (&mut self.segments, self.segment_at, &mut self.segment_end),
+            FileKind::Cursor | FileKind::Checkpoint => {
+                (&mut self.cursors, self.cursor_at, &mut self.cursor_end)
+            }
+        };
+        let Some(open) = files.get_mut(at) else { return Ok((at, BLOCK_BYTES as u64)) };
+        // Walk again from the beginning of the file: over whole commits up to the last whole group, and over noops.
+        let file = self.fs.open(&open.path, OpenMode::Write)?;
+        let mut walk = Walk::open(file, log, kind, open.number)
+            .map_err(|error| RecoveryError::File { path: open.path.clone(), error })?;
+        let mut resume = walk.resume();
+        while let Some(found) = walk.next()? {
+            match found.header.kind {
+                FrameKind::Commit if found.header.seq > self.last_seq => break,
+                FrameKind::Seal => break,
+                _ => resume = walk.resume(),
+            }
+        }
+        *end = Some(resume);
+        open.walk = walk;
+        Ok((at, resume.position))
+    }
+
+    /// Copies a stretch to quarantine, durably, then zeroes it.
+    fn cut(&mut self, kind: FileKind, index: usize, from: u64, to: u64) -> Result<(), RecoveryError> {
+        let files = match kind {
+            FileKind::Segment => &self.segments,
+            FileKind::Cursor | FileKind::Checkpoint => &self.cursors,
+        };
+        let Some(open) = files.get(index) else { return Ok(()) };
+        let name = open.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let copy = self.layout.quarantine_dir().join(format!("{name}.{from}.seq{}", self.last_seq.next()));
+        match self.fs.remove(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        {
+            let target = self.fs.open(&copy, OpenMode::Create)?;
+            let mut position = from;
+            while position < to {
+                let bytes = usize::try_from((to - position).min(1 << 20)).unwrap_or(BLOCK_BYTES);
+                let mut data = AlignedBuf::with_capacity(bytes);
+                data.extend_from_slice(&open.walk.file().read_at(position, bytes)?);
+                data.pad_to_block();
+                target.write_at(position - from, &data)?;
+                position += bytes as u64;
+            }
+            target.sync_data()?;
+        }
+        self.fs.sync_dir(&self.layout.quarantine_dir())?;
+        self.report.quarantined_bytes += to - from;
+        scrub(open.walk.file(), from, to)?;
+        Ok(())
+    }
+
+    /// Makes what was read durable, raises the epoch, and opens the lanes.
+    fn finish(mut self) -> Result<Recovered<M, F::File>, RecoveryError> {
+        let log = self.superblock.0.log;
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            let empty = match kind {
+                FileKind::Segment => self.segments.is_empty(),
+                FileKind::Cursor | FileKind::Checkpoint => self.cursors.is_empty(),
+            };
+            if empty {
+                let header = self.settings.header(kind, log, FileNumber(1), Epoch(0), Seq(0));
+                prepare(self.fs, self.layout, &header)?;
+            }
+        }
+        // What was read may be in a device's cache only: nothing is served before it is synced.
+        for open in self.segments.iter().chain(&self.cursors) {
+            open.walk.file().sync_data()?;
+        }
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            self.fs.sync_dir(&self.layout.dir(kind))?;
+        }
+        let epoch = Epoch(self.epoch.0 + 1);
+        superblock::write(self.fs, self.layout, &mut self.superblock, |block| {
+            block.epoch = epoch;
+            block.clean_seq = Seq(0);
+        })?;
+        let mut readers = HashMap::new();
+        let segments = self.open_lane(FileKind::Segment, Some(&mut readers))?;
+        let cursors = self.open_lane(FileKind::Cursor, None)?;
+        Ok(Recovered {
+            machine: self.machine,
+            parts: Parts {
+                log,
+                epoch,
+                last_seq: self.last_seq,
+                log_time: self.log_time,
+                segments,
+                cursors,
+                readers,
+                cursor_bytes: self.cursor_bytes,
+            },
+            superblock: self.superblock,
+            checkpoints: self.checkpoints,
+            last_stamp: self.checkpoint.map_or(WallTime(0), |info| info.last_stamp),
+            report: self.report,
+        })
+    }
+
+    fn open_lane(
+        &self,
+        kind: FileKind,
+        mut readers: Option<&mut HashMap<FileNumber, Arc<F::File>>>,
+    ) -> Result<Lane<F::File>, RecoveryError> {
+        let (files, at, end) = match kind {
+            FileKind::Segment => (&self.segments, self.segment_at, self.segment_end),
+            FileKind::Cursor | FileKind::Checkpoint => (&self.cursors, self.cursor_at, self.cursor_end),
+        };
+        let mut active = None;
+        let mut prepared = Vec::new();
+        let fresh: FileHeader = self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
+        let headers: Vec<FileHeader> = if files.is_empty() {
+            vec![fresh]
+        } else {
+            files.iter().map(|open| *open.walk.header()).collect()
+        };
+        for (index, header) in headers.iter().enumerate() {
+            if index < at {
+                if let Some(readers) = readers.as_deref_mut() {
+                    let path = self.layout.path(kind, header.number);
+                    readers.insert(header.number, Arc::new(self.fs.open(&path, OpenMode::Read)?));
+                }
+                continue;
+            }
+            let resume = if index == at { end } else { None };
+            let file = Prepared::open(self.fs, self.layout, header, resume)?;
+            if let Some(readers) = readers.as_deref_mut() {
+                readers.insert(header.number, Arc::clone(&file.reader));
+            }
+            if index == at {
+                active = Some(file.appender);
+            } else {
+                prepared.push(file);
+            }
+        }
+        let active = active.unwrap_or_else(|| unreachable!("a lane has a file at least"));
+        Ok(Lane::new(kind, active, prepared, Vec::new()))
+    }
+}
+
+fn collect_ids(
+    mut entries: &[u8],
+    count: u32,
+    ids: &mut Vec<(IdHash, MessageId)>,
+) -> Result<(), ImpossibleRun> {
+    while !entries.is_empty() {
+        let (hash, id, bytes) = entry::peek(entries)?;
+        ids.push((hash, id));
+        entries = entries.get(bytes..).unwrap_or_default();
+    }
+    if ids.len() != count as usize {
+        return Err(ImpossibleRun::Count { got: ids.len(), want: count });
+    }
+    Ok(())
+}
+
+#[derive(Debug, Error)]
+enum ImpossibleRun {
+    #[error("{0}")]
+    Entry(#[from] DecodeError),
+    #[error("a run of {want} messages holds {got}")]
+    Count { got: usize, want: u32 },
+}

@@ -1,0 +1,446 @@
+//! The engine on real files: what was committed is back after a stop at any point, damage is told apart.
+//!
+//! Method: a small driver stages groups like the storage thread does, on a temporary directory; "crash" drops the
+//! engine without closing it. Then files are damaged by hand and recovery is asked what it makes of them.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use comb::broker::state::State;
+use comb::engine::EngineSettings;
+use comb::engine::commit::{Bytesource, Engine, Room};
+use comb::engine::machine::Machine;
+use comb::engine::maintenance::Maintenance;
+use comb::engine::recovery::{Recovered, RecoveryError, recover};
+use comb::format::delta::{Delta, PartitionDef, QueueDef};
+use comb::format::entry::Entry;
+use comb::format::id_hash;
+use comb::format::run::RunHeader;
+use comb::io::{AnyRing, Backend, Clock, DirectFile, OsFs, SyncMode, open_ring};
+use comb::log::files::Layout;
+use comb::log::tail::Verdict;
+use comb::types::{
+    FileNumber, LogId, LogTime, MessageId, Offset, PartitionId, QueueId, QueueOptions, Seq, WallTime,
+};
+use tempfile::TempDir;
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+const CURSOR_BYTES: u64 = 256 << 10;
+
+fn settings() -> EngineSettings {
+    EngineSettings {
+        segment_bytes: SEGMENT_BYTES,
+        cursor_file_bytes: CURSOR_BYTES,
+        group_bytes: 128 << 10,
+        atomic_group_bytes: 256 << 10,
+        pipeline_depth: 2,
+        noop_idle_us: 50_000,
+        tail_cache_bytes: 256 << 10,
+        checkpoint_cursor_bytes: u64::MAX / 8,
+        prepared_files: 1,
+        reserve_bytes: 0,
+    }
+}
+
+struct Driver {
+    engine: Engine<AnyRing>,
+    state: State,
+    log: LogId,
+    maintenance: Option<JoinHandle<()>>,
+    now: u64,
+}
+
+fn try_recover(dir: &Path) -> Result<Recovered<State, DirectFile>, RecoveryError> {
+    let fs = OsFs::new(dir).unwrap();
+    recover::<State, OsFs>(&fs, &Layout::new(dir), &settings(), LogId(77), &|_, _| {})
+}
+
+impl Driver {
+    fn open(dir: &Path) -> Driver {
+        Driver::open_with(dir, settings())
+    }
+
+    fn open_with(dir: &Path, settings: EngineSettings) -> Driver {
+        let fs = OsFs::new(dir).unwrap();
+        let layout = Layout::new(dir);
+        let recovered = try_recover(dir).unwrap();
+        let log = recovered.parts.log;
+        let (jobs, jobs_receiver) = mpsc::channel();
+        let (outcomes, outcomes_receiver) = mpsc::channel();
+        let ring = open_ring(Backend::Auto, 64, SyncMode::default()).unwrap();
+        let waker = comb::io::Ring::waker(&ring);
+        let maintenance = Maintenance {
+            fs,
+            layout,
+            settings: settings.clone(),
+            log,
+            epoch: recovered.parts.epoch,
+            superblock: recovered.superblock,
+            checkpoints: recovered.checkpoints,
+        };
+        let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
+        let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);
+        let now = recovered.machine.last_stamp.0 + 1;
+        Driver { engine, state: recovered.machine, log, maintenance: Some(maintenance), now }
+    }
+
+    fn stage(&mut self, delta: &Delta<'_>) {
+        self.engine.stage(delta);
+        self.state.apply(delta).unwrap();
+    }
+
+    fn create(&mut self, partitions: u64) {
+        self.stage(&Delta::Queue(QueueDef {
+            queue: QueueId(1),
+            name: "orders",
+            namespace: "orders",
+            task: "",
+            created: WallTime(1),
+            options: QueueOptions::configured(),
+        }));
+        for id in 1..=partitions {
+            self.stage(&Delta::Partition(PartitionDef {
+                partition: PartitionId(id),
+                queue: QueueId(1),
+                name: &format!("p{id}"),
+                dead_letters_of: None,
+                next: Offset(0),
+                start: Offset(0),
+                last_created: WallTime(0),
+                last_logged: LogTime(0),
+                created: WallTime(1),
+            }));
+        }
+    }
+
+    fn push(&mut self, partition: u64, payloads: &[Vec<u8>]) {
+        let entries: Vec<Vec<u8>> = payloads
+            .iter()
+            .enumerate()
+            .map(|(index, payload)| {
+                let id = MessageId(u128::from(self.now) << 16 | index as u128);
+                let text = id.text();
+                let mut bytes = Vec::new();
+                Entry {
+                    id,
+                    hash: id_hash(self.log, &text),
+                    transaction_id: text.into(),
+                    trace: None,
+                    producer: None,
+                    payload,
+                }
+                .encode(&mut bytes);
+                bytes
+            })
+            .collect();
+        let slices: Vec<&[u8]> = entries.iter().map(Vec::as_slice).collect();
+        let bytes: usize = slices.iter().map(|entry| entry.len()).sum();
+        for _ in 0..1000 {
+            match self.engine.room(bytes as u64 + 48, 0) {
+                Room::Now => break,
+                Room::Later => {
+                    self.engine.submit();
+                    self.engine.poll(Some(Duration::from_millis(20)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.now += 1;
+        let run = RunHeader {
+            partition: PartitionId(partition),
+            base: self.state.partitions[&PartitionId(partition)].next,
+            count: u32::try_from(entries.len()).unwrap(),
+            bytes: u32::try_from(bytes).unwrap(),
+            created: WallTime(self.now),
+            logged: self.engine.log_time(),
+        };
+        let ids: Vec<_> = entries
+            .iter()
+            .map(|entry| {
+                let (hash, id, _) = comb::format::entry::peek(entry).unwrap();
+                (hash, id)
+            })
+            .collect();
+        let place = self.engine.stage_run(&run, &slices);
+        self.state.apply_run(&run, &ids, place).unwrap();
+    }
+
+    /// Submits and waits until everything staged is durable.
+    fn commit(&mut self) -> Seq {
+        let seq = self.engine.staged();
+        while self.engine.watermark() < seq {
+            self.engine.submit();
+            self.engine.poll(Some(Duration::from_millis(50)));
+            assert!(self.engine.poison().is_none(), "{:?}", self.engine.poison());
+        }
+        seq
+    }
+
+    fn crash(self) -> Vec<String> {
+        let picture = picture(&self.state);
+        let Driver { engine, maintenance, .. } = self;
+        drop(engine);
+        maintenance.unwrap().join().unwrap();
+        picture
+    }
+
+    fn close(mut self) -> Vec<String> {
+        self.engine.close();
+        self.crash()
+    }
+}
+
+/// Everything the state says, order-free: its records and where each message is.
+fn picture(state: &State) -> Vec<String> {
+    let mut lines = Vec::new();
+    state.snapshot(&mut |delta| lines.push(format!("{delta:?}")));
+    for (id, partition) in &state.partitions {
+        for run in partition.runs.from(Offset(0)) {
+            lines.push(format!("{id} {run:?}"));
+        }
+        for offset in 0..partition.next.0 {
+            lines.push(format!("{id} {:?}", partition.ids.get(Offset(offset))));
+        }
+    }
+    lines.sort();
+    lines
+}
+
+fn payload(number: u64, bytes: usize) -> Vec<u8> {
+    format!("\"{number:0width$}\"", width = bytes.saturating_sub(2)).into_bytes()
+}
+
+/// Groups over several segments and cursor files; returns the picture and the last seq.
+fn fill(dir: &Path, groups: u64) -> (Vec<String>, Seq) {
+    let mut driver = Driver::open(dir);
+    driver.create(4);
+    for group in 0..groups {
+        driver.push(group % 4 + 1, &[payload(group, 900), payload(group, 10)]);
+        driver.push((group + 1) % 4 + 1, &[payload(group, 3000)]);
+        driver.commit();
+    }
+    let seq = driver.engine.watermark();
+    (driver.crash(), seq)
+}
+
+fn files(dir: &Path, kind: &str) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> =
+        fs::read_dir(dir.join(kind)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Byte positions of the frames of a file, by the magic of its first frame.
+fn frames(path: &Path) -> Vec<u64> {
+    let data = fs::read(path).unwrap();
+    let magic = &data[4096..4100];
+    (1..data.len() / 4096)
+        .map(|block| block * 4096)
+        .filter(|at| &data[*at..*at + 4] == magic && data[*at..*at + 64].iter().any(|byte| *byte != 0))
+        .map(|at| at as u64)
+        .collect()
+}
+
+fn flip(path: &Path, at: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x40], at).unwrap();
+}
+
+/// The last cursor file that holds a frame, and its frames.
+fn last_cursor(dir: &Path) -> (PathBuf, Vec<u64>) {
+    files(dir, "cursors")
+        .into_iter()
+        .rev()
+        .map(|path| {
+            let found = frames(&path);
+            (path, found)
+        })
+        .find(|(_, frames)| !frames.is_empty())
+        .unwrap()
+}
+
+#[test]
+fn everything_committed_is_back_over_many_files() {
+    let dir = TempDir::new().unwrap();
+    let (before, seq) = fill(dir.path(), 400);
+    assert!(files(dir.path(), "segments").len() > 2, "the test must roll segments");
+    assert!(files(dir.path(), "cursors").len() > 2, "the test must roll cursor files");
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(recovered.parts.last_seq, seq);
+    assert_eq!(picture(&recovered.machine), before);
+    drop(recovered);
+    // Recovery is idempotent, and what comes after it is kept as well.
+    let mut driver = Driver::open(dir.path());
+    driver.push(1, &[payload(1, 100)]);
+    driver.commit();
+    let after = driver.crash();
+    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), after);
+}
+
+#[test]
+fn a_clean_stop_leaves_nothing_to_look_for() {
+    let dir = TempDir::new().unwrap();
+    let mut driver = Driver::open(dir.path());
+    driver.create(1);
+    driver.push(1, &[payload(1, 100)]);
+    let before = driver.close();
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(recovered.report.cut, None);
+    assert_eq!(picture(&recovered.machine), before);
+}
+
+#[test]
+fn a_torn_last_cursor_frame_is_cut_and_its_messages_never_come_back() {
+    let dir = TempDir::new().unwrap();
+    let (_, seq) = fill(dir.path(), 10);
+    let (path, found) = last_cursor(dir.path());
+    flip(&path, found.last().unwrap() + 130);
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(recovered.report.cut, Some(seq));
+    assert_eq!(recovered.parts.last_seq, Seq(seq.0 - 1));
+    let before = picture(&recovered.machine);
+    drop(recovered);
+    assert!(!files(dir.path(), "quarantine").is_empty());
+    // A new group takes the seq; the old frames are gone from both files.
+    let mut driver = Driver::open(dir.path());
+    assert_eq!(picture(&driver.state), before);
+    driver.push(2, &[payload(7, 50)]);
+    assert_eq!(driver.commit(), seq);
+    let after = driver.crash();
+    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), after);
+}
+
+#[test]
+fn a_torn_last_message_frame_is_cut() {
+    let dir = TempDir::new().unwrap();
+    let (_, seq) = fill(dir.path(), 10);
+    let path = files(dir.path(), "segments").remove(0);
+    let last = *frames(&path).last().unwrap();
+    flip(&path, last + 200);
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(recovered.report.cut, Some(seq));
+    assert_eq!(recovered.parts.last_seq, Seq(seq.0 - 1));
+}
+
+#[test]
+fn damage_that_a_later_watermark_vouches_for_is_refused() {
+    for kind in ["segments", "cursors"] {
+        let dir = TempDir::new().unwrap();
+        fill(dir.path(), 20);
+        let path = files(dir.path(), kind).remove(0);
+        let found = frames(&path);
+        flip(&path, found[5] + 140);
+        let before = fs::read(&path).unwrap();
+        match try_recover(dir.path()) {
+            Err(RecoveryError::Refused { verdict, seq, .. }) => {
+                assert_eq!(verdict, Verdict::Corruption, "{kind}");
+                assert_eq!(seq, Seq(6), "{kind}");
+            }
+            Err(other) => panic!("{kind}: {other}"),
+            Ok(_) => panic!("{kind}: damage was accepted"),
+        }
+        assert_eq!(fs::read(&path).unwrap(), before, "a refusal writes nothing");
+    }
+}
+
+#[test]
+fn a_missing_file_is_refused_by_name() {
+    for kind in ["segments", "cursors"] {
+        for index in 0..2 {
+            let dir = TempDir::new().unwrap();
+            fill(dir.path(), 400);
+            let path = files(dir.path(), kind).remove(index);
+            fs::remove_file(&path).unwrap();
+            let error = match try_recover(dir.path()) {
+                Err(error) => error.to_string(),
+                Ok(_) => panic!("{kind} {index}: a missing file was accepted"),
+            };
+            assert!(error.contains(path.file_name().unwrap().to_str().unwrap()), "{error}");
+        }
+    }
+    let dir = TempDir::new().unwrap();
+    fill(dir.path(), 3);
+    fs::remove_file(dir.path().join("SUPERBLOCK")).unwrap();
+    assert!(matches!(try_recover(dir.path()), Err(RecoveryError::MissingSuperblock { .. })));
+}
+
+#[test]
+fn recovery_begins_with_the_newest_checkpoint_and_survives_its_loss() {
+    let dir = TempDir::new().unwrap();
+    let eager = EngineSettings { checkpoint_cursor_bytes: 64 << 10, ..settings() };
+    let mut driver = Driver::open_with(dir.path(), eager);
+    driver.create(4);
+    for group in 0..400 {
+        driver.push(group % 4 + 1, &[payload(group, 700)]);
+        driver.commit();
+        let last_stamp = driver.state.last_stamp;
+        let Driver { engine, state, .. } = &mut driver;
+        engine.checkpoint(state, last_stamp);
+        if group % 50 == 0 {
+            std::thread::sleep(Duration::from_millis(30));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let before = driver.crash();
+    assert_eq!(files(dir.path(), "checkpoints").len(), 2, "two are kept");
+    assert!(
+        !dir.path().join("cursors/0000000000000001.wal").exists(),
+        "cursor files below the older checkpoint go"
+    );
+    let recovered = try_recover(dir.path()).unwrap();
+    assert!(recovered.report.checkpoint > Seq(0));
+    assert_eq!(picture(&recovered.machine), before);
+    drop(recovered);
+    // The older checkpoint stands in for a damaged newer one.
+    let newest = files(dir.path(), "checkpoints").remove(1);
+    flip(&newest, 5000);
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(picture(&recovered.machine), before);
+    drop(recovered);
+    // Without either, nothing is made up.
+    flip(&files(dir.path(), "checkpoints").remove(0), 5000);
+    assert!(matches!(try_recover(dir.path()), Err(RecoveryError::Checkpoint { .. })));
+}
+
+#[test]
+fn messages_are_readable_from_memory_and_from_the_file() {
+    let dir = TempDir::new().unwrap();
+    let mut driver = Driver::open(dir.path());
+    driver.create(1);
+    for group in 0..200 {
+        driver.push(1, &[payload(group, 2000)]);
+        driver.commit();
+    }
+    driver.push(1, &[payload(200, 2000)]); // staged, not submitted
+    let mut from_file = 0;
+    for run in driver.state.partitions[&PartitionId(1)].runs.from(Offset(0)) {
+        let bytes = match driver.engine.source(run) {
+            Bytesource::Memory(bytes) => bytes,
+            Bytesource::File(file, position) => {
+                from_file += 1;
+                file.read_at(position, run.bytes as usize).unwrap()
+            }
+        };
+        let (entry, _) = Entry::decode(&bytes).unwrap();
+        assert_eq!(entry.payload, payload(run.base.0, 2000));
+    }
+    assert!(from_file > 0, "the tail cache is small enough that some are read from the file");
+    driver.crash();
+}
+
+#[test]
+fn first_files_are_numbered_one() {
+    let dir = TempDir::new().unwrap();
+    let recovered = try_recover(dir.path()).unwrap();
+    assert_eq!(recovered.parts.segments.active.number(), FileNumber(1));
+    assert_eq!(recovered.parts.cursors.active.number(), FileNumber(1));
+    assert_eq!(recovered.parts.last_seq, Seq(0));
+}
