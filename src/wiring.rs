@@ -49,8 +49,8 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
 /// # Errors
 /// The data directory cannot be used; the text says which file and why.
 pub fn start_storage(config: &Config, status: Arc<Status>) -> Result<Running, StartFailure> {
-    let running = start(broker_settings(config), Arc::clone(&status))
-        .map_err(|error| StartFailure(Box::new(error)))?;
+    let running =
+        start(broker_settings(config), Arc::clone(&status)).map_err(|error| StartFailure(Box::new(error)))?;
     let nudge = running.nudge();
     let (handle, answers, join) = running.split();
     let stop = move || {

@@ -22,7 +22,6 @@ pub mod push;
 mod queues;
 mod ready;
 pub mod start;
-mod ready;
 pub mod state;
 pub mod status;
 pub mod storage;

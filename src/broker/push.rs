@@ -86,7 +86,7 @@ impl<J: Journal> Core<J> {
                 match self.journal.fits(run_bytes, delta_bytes) {
                     Fit::Now => {}
                     Fit::Later => return Step::Blocked(Block::Room),
-                    Fit::Full { free_bytes } => {
+                    Fit::Full { free_bytes, .. } => {
                         return Step::Done(Reply::Failed(self.storage_full(free_bytes)));
                     }
                     Fit::TooLarge { limit } => {

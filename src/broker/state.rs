@@ -129,7 +129,7 @@ pub enum Touched {
 }
 
 /// The state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct State {
     /// Queues.
     pub queues: HashMap<QueueId, Queue>,
@@ -159,6 +159,28 @@ pub struct State {
     pub last_stamp: WallTime,
     /// What changed since this was drained. Bounded by the records of one command.
     pub touched: Vec<Touched>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            queues: HashMap::new(),
+            queue_names: HashMap::new(),
+            partitions: HashMap::new(),
+            groups: HashMap::new(),
+            cursors: HashMap::new(),
+            leases: HashMap::new(),
+            ids: Ids::default(),
+            dead_letters: BTreeMap::new(),
+            dead_letter_times: HashMap::new(),
+            // Ids start at 1: a client that takes 0 for nothing must never meet one.
+            next_queue: QueueId(1),
+            next_partition: PartitionId(1),
+            next_group: GroupId(1),
+            last_stamp: WallTime(0),
+            touched: Vec::new(),
+        }
+    }
 }
 
 fn impossible(text: String) -> Impossible {
@@ -263,11 +285,8 @@ impl State {
     fn apply_queue_deleted(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
         self.queue_names.remove(&queue.name);
-        let internal: Vec<PartitionId> = queue
-            .groups
-            .values()
-            .filter_map(|group| self.groups.get(group)?.dead_letter_partition)
-            .collect();
+        let internal: Vec<PartitionId> =
+            queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
         for partition in queue.partitions.values().copied().chain(internal) {
             for group in queue.groups.values() {
                 self.set_cursor(partition, *group, None);

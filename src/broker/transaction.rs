@@ -146,7 +146,7 @@ impl<J: Journal> Core<J> {
             match self.journal.fits(run_bytes, delta_bytes) {
                 Fit::Now => {}
                 Fit::Later => return Err(Box::new(Step::Blocked(Block::Room))),
-                Fit::Full { free_bytes } if stores => {
+                Fit::Full { free_bytes, copies } if stores || !copies => {
                     return Err(Box::new(Step::Done(Reply::Failed(self.storage_full(free_bytes)))));
                 }
                 Fit::Full { .. } => {} // what acks take is held in reserve

@@ -312,7 +312,12 @@ impl Config {
         })?;
         let limits = &self.limits;
         let pairs = [
-            ("limits.body_bytes", limits.body_bytes, "limits.inflight_bytes", u64::from(limits.inflight_bytes)),
+            (
+                "limits.body_bytes",
+                limits.body_bytes,
+                "limits.inflight_bytes",
+                u64::from(limits.inflight_bytes),
+            ),
             (
                 "limits.atomic_group_bytes",
                 u64::from(limits.atomic_group_bytes),
@@ -365,8 +370,10 @@ impl Config {
     /// The effective configuration as `key=value` pairs in one line, for the log.
     #[must_use]
     pub fn one_line(&self) -> String {
-        let pairs: Vec<String> =
-            settings::SETTINGS.iter().map(|setting| format!("{}={}", setting.key, self.shown(setting.key))).collect();
+        let pairs: Vec<String> = settings::SETTINGS
+            .iter()
+            .map(|setting| format!("{}={}", setting.key, self.shown(setting.key)))
+            .collect();
         pairs.join(" ")
     }
 

@@ -74,7 +74,9 @@ fn grammar() -> Command {
     for setting in SETTINGS {
         let arg = Arg::new(setting.key).long(setting.flag()).help(help(setting)).allow_hyphen_values(true);
         command = command.arg(match setting.kind {
-            Kind::Flag => arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL"),
+            Kind::Flag => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
+            }
             Kind::Number { .. } => arg.value_name("N"),
             Kind::Word(_) => arg.value_name("WORD"),
             Kind::Text(_) => arg.value_name("TEXT"),
@@ -135,7 +137,11 @@ fn variables(
         if name != "PORT" && name != "COMB_CONFIG" && !SETTINGS.iter().any(|s| s.variable() == name) {
             let mut allowed: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
             allowed.push("COMB_CONFIG".to_owned());
-            return Err(ConfigError::Unknown { what: "environment variable", name, allowed: allowed.join(", ") });
+            return Err(ConfigError::Unknown {
+                what: "environment variable",
+                name,
+                allowed: allowed.join(", "),
+            });
         }
         let value = value.into_string().map_err(|value| ConfigError::Value {
             key: name.clone(),
@@ -150,8 +156,8 @@ fn variables(
 fn from_file(path: &Path) -> Result<HashMap<&'static str, Value>, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::File { path: path.to_owned(), reason: source.to_string() })?;
-    let table: toml::Table =
-        toml::from_str(&text).map_err(|e| ConfigError::File { path: path.to_owned(), reason: e.to_string() })?;
+    let table: toml::Table = toml::from_str(&text)
+        .map_err(|e| ConfigError::File { path: path.to_owned(), reason: e.to_string() })?;
     let mut values = HashMap::new();
     for (key, value) in table {
         let inner = match value {

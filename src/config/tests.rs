@@ -80,7 +80,9 @@ fn errors_name_the_setting_the_value_and_what_is_allowed() {
 
 #[test]
 fn truth_values_in_the_environment() {
-    for (text, value) in [("true", true), ("1", true), ("YES", true), ("on", true), ("0", false), ("off", false)] {
+    for (text, value) in
+        [("true", true), ("1", true), ("YES", true), ("on", true), ("0", false), ("off", false)]
+    {
         assert_eq!(read(&[], &[("COMB_LOG_JSON", text)]).unwrap().config.log_json, value, "{text}");
     }
 }

@@ -52,6 +52,8 @@ pub enum Room {
     Full {
         /// Bytes free on the file system.
         free_bytes: u64,
+        /// It fits the part of the last segment that is kept for copies of dead letters.
+        copies: bool,
     },
     /// Larger than any group may be.
     TooLarge {
@@ -288,7 +290,9 @@ impl<R: Ring> Engine<R> {
             return Room::Now;
         }
         match self.full_free_bytes {
-            Some(free_bytes) if !self.segments.has_next() => Room::Full { free_bytes },
+            Some(free_bytes) if !self.segments.has_next() => {
+                Room::Full { free_bytes, copies: frame <= self.segments.active.room() }
+            }
             _ => {
                 self.wanted.set(self.wanted.get().max(run_bytes));
                 Room::Later

@@ -45,7 +45,8 @@ pub(crate) async fn receive(
     inflight: &Arc<Semaphore>,
 ) -> Result<Received, ApiError> {
     // Announced too long: refused before a byte is asked for. A length that hyper let through is a number.
-    let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
+    let announced =
+        headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()).and_then(|v| v.parse::<u64>().ok());
     if announced.is_some_and(|bytes| bytes > limits.body_bytes) {
         return Err(ApiError::body_too_large(limits.body_bytes));
     }
@@ -60,8 +61,10 @@ pub(crate) async fn receive(
                 match incoming.frame().await {
                     None => return Ok(None),
                     Some(Err(error)) => {
-                        return Err(ApiError::bad_body(format!("the body broke off or its framing is wrong: {error}"))
-                            .closing());
+                        return Err(ApiError::bad_body(format!(
+                            "the body broke off or its framing is wrong: {error}"
+                        ))
+                        .closing());
                     }
                     Some(Ok(frame)) => {
                         let Ok(data) = frame.into_data() else { continue };
@@ -139,7 +142,11 @@ impl Answer {
     }
 
     /// A body that carries claims.
-    pub(crate) fn with_claims(bytes: Bytes, guard: DeliveryGuard, permit: Option<OwnedSemaphorePermit>) -> Answer {
+    pub(crate) fn with_claims(
+        bytes: Bytes,
+        guard: DeliveryGuard,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Answer {
         Answer { rest: bytes, guard: Some(guard), permit, conn: None }
     }
 
@@ -153,7 +160,10 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if this.rest.is_empty() {
             return Poll::Ready(None);

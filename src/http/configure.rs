@@ -49,7 +49,11 @@ pub(crate) async fn configure(app: &App, received: Received) -> Result<Response<
         {
             return Err(ApiError::bad_option(
                 name,
-                format!("{name} has {} bytes, the limit is {} (limits.name_bytes)", text.len(), limits.name_bytes),
+                format!(
+                    "{name} has {} bytes, the limit is {} (limits.name_bytes)",
+                    text.len(),
+                    limits.name_bytes
+                ),
             ));
         }
     }
@@ -115,7 +119,9 @@ impl Fields {
                 .ok()
                 .filter(|number| (min..=max).contains(number))
                 .map(Patch::Set)
-                .ok_or_else(|| wrong(key, &Value::from(number), &format!("a whole number from {min} to {max}"))),
+                .ok_or_else(|| {
+                    wrong(key, &Value::from(number), &format!("a whole number from {min} to {max}"))
+                }),
         }
     }
 

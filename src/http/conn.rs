@@ -140,7 +140,10 @@ impl<S> Watched<S> {
         }
         let since = *self.stalled.get_or_insert_with(Instant::now);
         if self.writing.passed(cx, since + self.limits.body_timeout()) {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read its answer")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client does not read its answer",
+            )));
         }
         Poll::Pending
     }

@@ -81,7 +81,10 @@ impl ApiError {
     /// The path does not take this method.
     pub(crate) fn method_not_allowed(allow: &'static str) -> ApiError {
         let text = format!("this path allows {allow}");
-        ApiError { allow: Some(allow), ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text) }
+        ApiError {
+            allow: Some(allow),
+            ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
+        }
     }
 
     /// The body is longer than allowed.
@@ -103,7 +106,11 @@ impl ApiError {
 
     /// An expectation that nobody here can meet.
     pub(crate) fn expectation() -> ApiError {
-        ApiError::new(StatusCode::EXPECTATION_FAILED, "bad_request", "the only known expectation is 100-continue")
+        ApiError::new(
+            StatusCode::EXPECTATION_FAILED,
+            "bad_request",
+            "the only known expectation is 100-continue",
+        )
     }
 
     /// A content encoding that is not supported.
@@ -114,7 +121,9 @@ impl ApiError {
 
     /// Too many bytes are in memory.
     pub(crate) fn too_many_bytes(limit: u32) -> ApiError {
-        let text = format!("bodies and answers in memory reach {limit} bytes (limits.inflight_bytes); try again in 1 s");
+        let text = format!(
+            "bodies and answers in memory reach {limit} bytes (limits.inflight_bytes); try again in 1 s"
+        );
         ApiError {
             retry_seconds: Some(1),
             ..ApiError::new(StatusCode::TOO_MANY_REQUESTS, "overloaded", text)
@@ -165,7 +174,9 @@ impl ApiError {
 impl From<BrokerError> for ApiError {
     fn from(error: BrokerError) -> ApiError {
         let (status, code, retry_seconds) = match &error {
-            BrokerError::Starting(_) | BrokerError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "retry", Some(1)),
+            BrokerError::Starting(_) | BrokerError::Stopping => {
+                (StatusCode::SERVICE_UNAVAILABLE, "retry", Some(1))
+            }
             BrokerError::OutcomeUnknown(_) => (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", Some(1)),
             BrokerError::Timeout { .. } => (StatusCode::SERVICE_UNAVAILABLE, "timeout", Some(1)),
             BrokerError::Overloaded { retry_seconds } => {

@@ -69,7 +69,12 @@ impl<'a> Groups<'a> {
     ///
     /// # Errors
     /// 400 or 413; the whole request is to be refused.
-    pub(crate) fn add(&mut self, message: &'a Message<'a>, at: std::fmt::Arguments<'_>, traces: bool) -> Result<(), ApiError> {
+    pub(crate) fn add(
+        &mut self,
+        message: &'a Message<'a>,
+        at: std::fmt::Arguments<'_>,
+        traces: bool,
+    ) -> Result<(), ApiError> {
         let Some(queue) = message.queue.as_ref().map(Text::as_str) else {
             return Err(ApiError::bad_body(format!("{at}: queue is required")));
         };
@@ -122,7 +127,8 @@ impl<'a> Groups<'a> {
             }
             entry.encode(&mut group.entries);
         }
-        let end = u32::try_from(group.entries.len()).expect("bounded by the 32-bit limits.atomic_group_bytes");
+        let end =
+            u32::try_from(group.entries.len()).expect("bounded by the 32-bit limits.atomic_group_bytes");
         self.places.push(Place { group: index, item: group.items.len(), queue, transaction_id });
         group.items.push(PushItem { id, hash, minted: sent.is_none(), repeat_of, end });
         Ok(())

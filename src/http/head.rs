@@ -37,8 +37,10 @@ impl HeadScan {
             self.last = line.last().copied().unwrap_or(self.last);
             if complete && self.line_ends() {
                 self.done = true;
-                let ambiguous =
-                    self.bare || self.lengths > 1 || self.encodings > 1 || (self.lengths > 0 && self.encodings > 0);
+                let ambiguous = self.bare
+                    || self.lengths > 1
+                    || self.encodings > 1
+                    || (self.lengths > 0 && self.encodings > 0);
                 return Some(ambiguous);
             }
         }

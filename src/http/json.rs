@@ -66,7 +66,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Items<T> {
                     match seq.next_element() {
                         Ok(Some(item)) => items.push(item),
                         Ok(None) => return Ok(Items(items)),
-                        Err(error) => return Err(de::Error::custom(format_args!("[{}] {error}", items.len()))),
+                        Err(error) => {
+                            return Err(de::Error::custom(format_args!("[{}] {error}", items.len())));
+                        }
                     }
                 }
             }
@@ -237,7 +239,9 @@ fn unescape(text: &str) -> String {
         } else {
             character
         };
-        out.extend(char::decode_utf16(units.drain(..)).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)));
+        out.extend(
+            char::decode_utf16(units.drain(..)).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)),
+        );
         out.push(plain);
     }
     out.extend(char::decode_utf16(units.drain(..)).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)));
@@ -308,7 +312,8 @@ mod tests {
         assert!(fault(r#"[{"a":"x","a":"y"}]"#).starts_with("[0] a is there twice"));
         assert!(fault(r#"[{"a":"\ud800"}]"#).starts_with("[0] a: "));
         assert!(fault(r#"[{"a":null}]"#).starts_with("[0] a: invalid type: null"));
-        let good = serde_json::from_str::<Items<Sample<'_>>>(r#"[{"b":null,"z":[{"q":1}],"a":"é"}]"#).unwrap();
+        let good =
+            serde_json::from_str::<Items<Sample<'_>>>(r#"[{"b":null,"z":[{"q":1}],"a":"é"}]"#).unwrap();
         assert_eq!(good.0.first().unwrap().a.as_ref().unwrap().as_str(), "é");
     }
 }

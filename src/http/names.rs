@@ -71,7 +71,10 @@ mod tests {
             assert_eq!(partition_reference(Some(text)), Reference::Malformed, "{text}");
         }
         let text = "01930000-0000-7000-8000-000000000001";
-        assert_eq!(lease_reference(Some(text)), Reference::Id(LeaseId(0x0193_0000_0000_7000_8000_0000_0000_0001)));
+        assert_eq!(
+            lease_reference(Some(text)),
+            Reference::Id(LeaseId(0x0193_0000_0000_7000_8000_0000_0000_0001))
+        );
         assert_eq!(lease_reference(Some("0193000000007000800000000000000001")), Reference::Malformed);
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::Response;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use super::App;
 use super::body::Answer;
@@ -18,7 +18,11 @@ use crate::config::{Config, Subscription};
 use crate::types::{QUEUE_MODE_GROUP, WallTime};
 
 /// Delivers messages: 200 with a body, or 204.
-pub(crate) async fn pop(app: &App, target: PopTarget, query: &Query<'_>) -> Result<Response<Answer>, ApiError> {
+pub(crate) async fn pop(
+    app: &App,
+    target: PopTarget,
+    query: &Query<'_>,
+) -> Result<Response<Answer>, ApiError> {
     let handle = app.handle()?;
     let wanted = Wanted::parse(&target, query, &app.config).map_err(|refusal| match refusal {
         Refusal::Parameter(text) => ApiError::bad_pop(text),
@@ -184,9 +188,10 @@ fn answer(
     let messages: u64 = loaded.iter().map(|(piece, _)| piece.last.0 - piece.first.0 + 1).sum();
     let heads = usize::try_from(messages).unwrap_or(usize::MAX).saturating_mul(400);
     let mut out = Vec::with_capacity(payloads.saturating_add(heads).min(1 << 26));
-    let (name, id) = reply.claims.first().map_or(("", String::new()), |claim| {
-        (&*claim.partition_name, claim.partition.to_string())
-    });
+    let (name, id) = reply
+        .claims
+        .first()
+        .map_or(("", String::new()), |claim| (&*claim.partition_name, claim.partition.to_string()));
     out.extend_from_slice(b"{\"success\":true,\"queue\":");
     put_text(&mut out, queue);
     out.extend_from_slice(b",\"partition\":");
@@ -224,7 +229,10 @@ fn answer(
                 out.extend_from_slice(b",\"transactionId\":");
                 put_text(&mut out, &entry.transaction_id);
                 out.extend_from_slice(b",\"traceId\":");
-                put_optional(&mut out, entry.trace.map(|trace| uuid::Uuid::from_u128(trace).to_string()).as_deref());
+                put_optional(
+                    &mut out,
+                    entry.trace.map(|trace| uuid::Uuid::from_u128(trace).to_string()).as_deref(),
+                );
                 out.extend_from_slice(b",\"data\":");
                 put_payload(&mut out, entry.payload);
                 out.extend_from_slice(b",\"producerSub\":");
@@ -263,10 +271,11 @@ mod tests {
 
     fn wanted(query: &str) -> Result<Wanted, String> {
         let query = Query::parse(Some(query)).unwrap();
-        Wanted::parse(&PopTarget::Queue("q".to_owned()), &query, &Config::defaults()).map_err(|refusal| match refusal
-        {
-            Refusal::Parameter(text) => text,
-            Refusal::Other(_) => "other".to_owned(),
+        Wanted::parse(&PopTarget::Queue("q".to_owned()), &query, &Config::defaults()).map_err(|refusal| {
+            match refusal {
+                Refusal::Parameter(text) => text,
+                Refusal::Other(_) => "other".to_owned(),
+            }
         })
     }
 
@@ -288,15 +297,31 @@ mod tests {
             ("batch=9223372036854775807&wait=false&timeout=5", 10_000, 1, 0),
         ] {
             let wanted = wanted(query).unwrap();
-            assert_eq!((wanted.batch, wanted.partitions, wanted.wait_us), (batch, partitions, wait_us), "{query}");
+            assert_eq!(
+                (wanted.batch, wanted.partitions, wanted.wait_us),
+                (batch, partitions, wait_us),
+                "{query}"
+            );
         }
         for (query, seconds) in [("leaseSeconds=0", None), ("leaseSeconds=604800", Some(604_800))] {
             assert_eq!(wanted(query).unwrap().lease_seconds, seconds, "{query}");
         }
         for query in [
-            "batch=abc", "batch=1.5", "batch=", "batch=9223372036854775808", "wait=maybe", "autoAck=yes", "timeout=NaN",
-            "leaseSeconds=-1", "leaseSeconds=604801", "leaseSeconds=1.5", "partitions=x", "conflation=true",
-            "conflation=x", "autopilot=x", "frames=x",
+            "batch=abc",
+            "batch=1.5",
+            "batch=",
+            "batch=9223372036854775808",
+            "wait=maybe",
+            "autoAck=yes",
+            "timeout=NaN",
+            "leaseSeconds=-1",
+            "leaseSeconds=604801",
+            "leaseSeconds=1.5",
+            "partitions=x",
+            "conflation=true",
+            "conflation=x",
+            "autopilot=x",
+            "frames=x",
         ] {
             let key = query.split('=').next().unwrap();
             assert!(wanted(query).unwrap_err().contains(key), "{query}");

@@ -41,8 +41,9 @@ impl<'a> Query<'a> {
     pub(crate) fn number(&self, key: &str) -> Result<Option<i64>, String> {
         self.get(key)
             .map(|text| {
-                text.parse()
-                    .map_err(|_| format!("{key} is {:?}, it must be a whole number", super::error::clip(text, 100)))
+                text.parse().map_err(|_| {
+                    format!("{key} is {:?}, it must be a whole number", super::error::clip(text, 100))
+                })
             })
             .transpose()
     }
@@ -56,7 +57,9 @@ impl<'a> Query<'a> {
             None => Ok(false),
             Some("true" | "1") => Ok(true),
             Some("false" | "0") => Ok(false),
-            Some(text) => Err(format!("{key} is {:?}, it must be true or false", super::error::clip(text, 100))),
+            Some(text) => {
+                Err(format!("{key} is {:?}, it must be true or false", super::error::clip(text, 100)))
+            }
         }
     }
 }

@@ -107,9 +107,13 @@ pub(crate) fn entries<'a>(
 fn unreadable(piece: &Piece, at: u64, what: &str) -> ApiError {
     let place = match &piece.source {
         Source::Memory(_) => format!("byte {at} of a run in memory"),
-        Source::File { file, position, .. } => format!("{} at position {}", file.path().display(), position + at),
+        Source::File { file, position, .. } => {
+            format!("{} at position {}", file.path().display(), position + at)
+        }
     };
     let (partition, base) = (piece.run.partition, piece.run.base);
     tracing::error!(%partition, %base, "stored messages are unreadable: {place} {what}");
-    ApiError::internal(format!("a stored message of partition {partition} {what} ({place}); see the daemon's log"))
+    ApiError::internal(format!(
+        "a stored message of partition {partition} {what} ({place}); see the daemon's log"
+    ))
 }

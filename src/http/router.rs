@@ -48,7 +48,9 @@ impl Route {
     /// claim messages, so HEAD and OPTIONS are refused there.
     fn allow(self) -> &'static str {
         match self {
-            Route::Push | Route::Ack | Route::Extend | Route::Transaction | Route::Configure => "POST, OPTIONS",
+            Route::Push | Route::Ack | Route::Extend | Route::Transaction | Route::Configure => {
+                "POST, OPTIONS"
+            }
             Route::Pop | Route::PopQueue | Route::PopPartition => "GET",
             Route::Queue => "DELETE, OPTIONS",
             Route::Dlq | Route::Health | Route::Live => "GET, HEAD, OPTIONS",
@@ -98,7 +100,8 @@ impl Router {
                 pop::pop(&app, PopTarget::Queue(parameter("queue")?.into_owned()), &query).await
             }
             Route::PopPartition => {
-                let (queue, partition) = (parameter("queue")?.into_owned(), parameter("partition")?.into_owned());
+                let (queue, partition) =
+                    (parameter("queue")?.into_owned(), parameter("partition")?.into_owned());
                 pop::pop(&app, PopTarget::Partition { queue, partition }, &query).await
             }
             Route::Ack => ack::ack(&app, json_body(call).await?).await,
@@ -121,7 +124,8 @@ async fn json_body(call: &mut Call) -> Result<Received, ApiError> {
     // Refused before the body is asked for when there is no broker yet.
     call.app.handle()?;
     let received = call.receive().await?;
-    let kind = call.parts.headers.get(hyper::header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let kind =
+        call.parts.headers.get(hyper::header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     let magic = received.bytes.get(..4).unwrap_or_default();
     if kind.eq_ignore_ascii_case(b"application/x-queen-push") || magic == b"QPB1" || magic == b"QTB1" {
@@ -143,7 +147,13 @@ mod tests {
         let found = router.0.at("/api/v1/pop/queue/a%2Fb/partition/c%20d").unwrap();
         assert_eq!(*found.value, Route::PopPartition);
         assert_eq!(found.params.get("queue"), Some("a%2Fb"));
-        for path in ["/api/v1/pop/queue/", "/api/v1/pop/queue/a/", "/api/v1/pop/queue//partition/p", "/api/v1/push/", "/"] {
+        for path in [
+            "/api/v1/pop/queue/",
+            "/api/v1/pop/queue/a/",
+            "/api/v1/pop/queue//partition/p",
+            "/api/v1/push/",
+            "/",
+        ] {
             assert!(router.0.at(path).is_err(), "{path}");
         }
         assert_eq!(*router.0.at("/api/v1/ack/batch").unwrap().value, Route::Ack);

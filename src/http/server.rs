@@ -108,14 +108,18 @@ pub async fn serve(listener: TcpListener, app: Arc<App>, shutdown: impl Future<O
     }
 }
 
-async fn connection(socket: TcpStream, app: Arc<App>, router: Arc<Router>, mut stopping: watch::Receiver<bool>) {
+async fn connection(
+    socket: TcpStream,
+    app: Arc<App>,
+    router: Arc<Router>,
+    mut stopping: watch::Receiver<bool>,
+) {
     // Answers are small and complete; waiting to fill a packet only delays them.
     let _ = socket.set_nodelay(true);
     let conn = Arc::new(Conn::default());
     let limits = app.config.limits;
-    let service = service_fn(|request| {
-        answer(Arc::clone(&app), Arc::clone(&router), Arc::clone(&conn), request)
-    });
+    let service =
+        service_fn(|request| answer(Arc::clone(&app), Arc::clone(&router), Arc::clone(&conn), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // The watched socket keeps the times, idle ones apart from slow heads.

@@ -81,7 +81,9 @@ impl<'a> Operation<'a> {
                 "operations[{index}]: type is {:?}, it must be push or ack",
                 super::error::clip(other, 100)
             ))),
-            None => Err(ApiError::bad_body(format!("bad transaction body: operations[{index}]: type is required"))),
+            None => Err(ApiError::bad_body(format!(
+                "bad transaction body: operations[{index}]: type is required"
+            ))),
         }
     }
 }
@@ -93,7 +95,9 @@ pub(crate) async fn transaction(app: &App, received: Received) -> Result<Respons
     let body: Body<'_> = parse(&received.bytes, limits.json_depth, "transaction")?;
     for (name, rider) in [("kv", &body.kv), ("timers", &body.timers), ("positions", &body.positions)] {
         if rider.as_ref().and_then(Option::as_ref).is_some_and(|Items(rider)| !rider.is_empty()) {
-            return Err(ApiError::bad_request(format!("{name} is not supported in a transaction by this broker")));
+            return Err(ApiError::bad_request(format!(
+                "{name} is not supported in a transaction by this broker"
+            )));
         }
     }
     let mut steps = Vec::new();
@@ -129,7 +133,8 @@ pub(crate) async fn transaction(app: &App, received: Received) -> Result<Respons
         })
         .collect();
     let own_id = handle.ids().message_id().text();
-    let reply = app.within(Duration::ZERO, handle.transaction(Transaction { acks, pushes, required })).await?;
+    let reply =
+        app.within(Duration::ZERO, handle.transaction(Transaction { acks, pushes, required })).await?;
     let out = match reply {
         TransactionReply::Committed { acks, pushes } => committed(&own_id, &steps, &places, &acks, &pushes)?,
         TransactionReply::RolledBack { reason, error } => json!({

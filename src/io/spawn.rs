@@ -17,10 +17,24 @@ pub fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Creates a data directory and its parents if they are not there.
+/// Creates a data directory and its parents if they are not there, and makes their names durable.
 ///
 /// # Errors
 /// What the operating system said, with the path.
 pub fn create_data_dir(path: &Path) -> io::Result<()> {
-    std::fs::create_dir_all(path).map_err(|error| with_path(&error, "cannot create", path))
+    if path.is_dir() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(path).map_err(|error| with_path(&error, "cannot create", path))?;
+    // Any of the parents may be new; a name is durable once the directory that holds it is synced.
+    let absolute = path.canonicalize().map_err(|error| with_path(&error, "cannot resolve", path))?;
+    for parent in absolute.ancestors().skip(1) {
+        let synced = std::fs::File::open(parent).and_then(|dir| dir.sync_all());
+        match synced {
+            // A parent that may not be read is older than this process.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+            other => other.map_err(|error| with_path(&error, "cannot sync", parent))?,
+        }
+    }
+    Ok(())
 }

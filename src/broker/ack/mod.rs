@@ -177,7 +177,15 @@ impl<J: Journal> Core<J> {
                     if delta_bytes > 0 {
                         match self.journal.fits(run_bytes, delta_bytes) {
                             // What an ack takes is held in reserve.
-                            Fit::Now | Fit::Full { .. } => self.stage_ack(&plan),
+                            Fit::Now | Fit::Full { copies: true, .. } => self.stage_ack(&plan),
+                            Fit::Full { copies: false, free_bytes } => {
+                                tracing::error!(
+                                    free_bytes,
+                                    run_bytes,
+                                    "no space for the copy of a dead letter; the message stays with its lease"
+                                );
+                                self.take_back(&mut plan, &items);
+                            }
                             Fit::Later => return Step::Blocked(Block::Room),
                             Fit::TooLarge { limit } => {
                                 let (partition, consumer) = plan.key;

@@ -448,7 +448,7 @@ fn an_ack_that_waits_for_room_keeps_what_is_done() {
 #[test]
 fn a_full_disk_refuses_no_ack_and_no_dead_letter() {
     let (mut bench, p, lease) = leased(2);
-    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0 });
+    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0, copies: true });
     assert!(bench.ack(G, vec![with(lease, item(p, "0", DeadLetter))])[0].dead_lettered);
     let lease = bench.lease(p, G, 1);
     assert!(bench.ack(G, vec![with(lease, item(p, "1", Completed))])[0].success());

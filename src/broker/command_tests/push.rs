@@ -180,7 +180,7 @@ fn a_push_that_waits_for_room_keeps_what_is_stored() {
 fn a_full_disk_refuses_new_messages_and_still_knows_duplicates() {
     let mut bench = Bench::new();
     bench.push("q", "p", &["1"]);
-    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 5 });
+    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 5, copies: true });
     let before = bench.records();
     let group = bench.group("q", "p", &["2"]);
     let reply = bench.done(Command::Push(vec![group]));

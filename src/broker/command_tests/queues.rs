@@ -158,7 +158,7 @@ fn configure_waits_for_room_and_works_on_a_full_disk() {
     let mut work = Work::new(Command::Configure(named("q")));
     assert!(matches!(bench.run(&mut work), Step::Blocked(Block::Room)));
     assert!(bench.core.state.queues.is_empty());
-    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0 });
+    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0, copies: true });
     assert!(matches!(bench.run(&mut work), Step::Done(Reply::Configure(_))));
 }
 
@@ -180,7 +180,7 @@ fn delete_says_whether_it_existed_and_a_new_queue_of_that_name_starts_empty() {
     let lease = bench.lease(p, "g", 1);
     bench.ack("g", vec![with(lease, item(p, "1", AckStatus::DeadLetter))]);
     assert_eq!(bench.all_letters().total, 1);
-    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0 });
+    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 0, copies: true });
     assert!(delete(&mut bench, "q"));
     bench.core.journal.inner.fit = None;
     assert!(!delete(&mut bench, "q"));

@@ -328,7 +328,7 @@ fn a_transaction_is_decided_again_after_it_waited() {
 #[test]
 fn a_full_disk_refuses_pushes_but_no_transaction_of_acks_alone() {
     let (mut bench, p, lease) = leased(&["0"]);
-    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 7 });
+    bench.core.journal.inner.fit = Some(Fit::Full { free_bytes: 7, copies: true });
     let acks = || vec![(G, with(lease, item(p, "0", Completed)))];
     let pushes = vec![bench.group("out", "p", &["m"])];
     let before = bench.records();
