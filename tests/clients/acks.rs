@@ -33,7 +33,7 @@ async fn a_nacked_message_comes_back_until_it_is_dead_lettered_with_the_reason()
     assert!(client.take(&queue, None, 1).await.is_empty());
     let letters = client.queue(&queue).dlq(None, None).await.unwrap();
     assert_eq!((letters.messages.len(), letters.total), (1, 1));
-    assert_eq!(letters.messages[0].error_message.as_deref(), Some("reason 2"));
+    assert_eq!(letters.messages[0].error.as_deref(), Some("reason 2"));
     assert_eq!(letters.messages[0].transaction_id.as_deref(), Some("m1"));
     assert_eq!(letters.messages[0].data["id"], "m1");
     assert_eq!(letters.messages[0].queue.as_deref(), Some(queue.as_str()));
@@ -54,7 +54,7 @@ async fn a_message_can_be_retried_or_dead_lettered_on_purpose() {
     assert!(verdict.success && verdict.dlq, "{verdict:?}");
     assert!(client.take(&queue, None, 1).await.is_empty());
     let letters = client.queue(&queue).dlq(None, None).await.unwrap();
-    assert_eq!(letters.messages[0].error_message.as_deref(), Some("forced by test"));
+    assert_eq!(letters.messages[0].error.as_deref(), Some("forced by test"));
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ async fn a_message_that_always_fails_ends_in_the_dead_letters() {
     let letters = client.queue(&queue).dlq(Some(10), None).await.unwrap();
     assert_eq!(letters.messages.len(), 1);
     assert_eq!(letters.messages[0].data["n"], 1);
-    assert_eq!(letters.messages[0].error_message.as_deref(), Some("cannot be handled"));
+    assert_eq!(letters.messages[0].error.as_deref(), Some("cannot be handled"));
 }
 
 #[tokio::test]

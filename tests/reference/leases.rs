@@ -109,11 +109,11 @@ async fn an_empty_or_null_lease_id_is_an_absent_one() {
     let lane = Lane::with("no-lease-id", &["m1", "m2", "m3"]).await;
     let batch = lane.pop_and_let_expire(3).await;
     let item = |id: &str| json!({"transactionId": id, "partitionId": batch.partition_id});
-    let mut null = item("m1");
-    null["leaseId"] = json!(null);
+    let mut nothing = item("m1");
+    nothing["leaseId"] = json!(null);
     let mut empty = item("m2");
     empty["leaseId"] = json!("");
-    assert!(all_succeed(&lane.ack_raw(json!([null, empty, item("m3")])).await));
+    assert!(all_succeed(&lane.ack_raw(json!([nothing, empty, item("m3")])).await));
 }
 
 #[tokio::test]
