@@ -178,9 +178,45 @@ async fn a_body_beyond_the_limit_hears_413_while_it_is_sent() {
         }
         let answer = client.answer().await.expect("not a reset");
         assert!(answer.fault(413, "body_too_large").contains("1024"));
-        assert_eq!(client.push(r#"{"items":[]}"#).await.status, 201, "the connection lives on");
+        assert_eq!(answer.header("connection"), Some("close"));
+        assert!(client.closed().await);
     }
     server.assert_untouched("oversized bodies");
+}
+
+#[tokio::test]
+async fn a_small_refused_body_costs_no_connection() {
+    let server = start(Config::defaults()).await;
+    let mut client = server.client().await;
+    for path in ["/api/v1/nope", "/api/v1/dlq"] {
+        assert!([404, 405].contains(&client.post(path, "x".repeat(60_000)).await.status));
+    }
+    assert_eq!(client.get("/health/live").await.status, 200);
+    let answer = client.post("/api/v1/nope", "x".repeat(100_000)).await;
+    assert_eq!(answer.header("connection"), Some("close"));
+}
+
+#[tokio::test]
+async fn a_head_whose_beginning_was_missed_is_not_trusted() {
+    let mut server = scripted(Config::defaults(), |command| match command {
+        Command::Pop(_) => Act::Hold,
+        _ => Act::Usual,
+    })
+    .await;
+    let mut client = server.client().await;
+    client.write("GET /api/v1/pop/queue/q?wait=true HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    let slot = timeout(PATIENCE, server.held.recv()).await.unwrap().unwrap();
+    // The length arrives while the first request is in work, the chunks after its answer.
+    client.write("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nX: y").await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.answers.send(vec![(slot, Reply::Pop(PopReply::default()))]).unwrap();
+    assert_eq!(client.answer().await.unwrap().status, 204);
+    let hidden = "DELETE /api/v1/resources/queues/q HTTP/1.1\r\nHost: x\r\n\r\n";
+    client.write(format!("GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{hidden}")).await;
+    assert_eq!(client.answer().await.unwrap().status, 400);
+    assert!(client.closed().await);
+    assert!(matches!(server.command().await, Command::Pop(_)));
+    server.assert_untouched("a hidden request");
 }
 
 #[tokio::test]

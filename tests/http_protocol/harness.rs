@@ -26,12 +26,12 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 /// Longer than anything a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(10);
-pub const LOG: LogId = LogId(7);
-pub const LEASE: LeaseId = LeaseId(0x0193_0000_0000_7000_8000_0000_0000_00aa);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const LOG: LogId = LogId(7);
+pub(crate) const LEASE: LeaseId = LeaseId(0x0193_0000_0000_7000_8000_0000_0000_00aa);
 
 /// What the scripted broker does with a command.
-pub enum Act {
+pub(crate) enum Act {
     Reply(Reply),
     /// Keep it waiting; its slot comes out of `Server::held`.
     Hold,
@@ -39,21 +39,24 @@ pub enum Act {
     Usual,
 }
 
-pub struct Server {
-    pub address: SocketAddr,
-    pub status: Arc<Status>,
-    pub seen: mpsc::UnboundedReceiver<Command>,
-    pub held: mpsc::UnboundedReceiver<ReplySlot>,
-    pub answers: mpsc::UnboundedSender<Answers>,
-    pub stop: Option<oneshot::Sender<()>>,
-    pub serving: tokio::task::JoinHandle<()>,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) status: Arc<Status>,
+    pub(crate) seen: mpsc::UnboundedReceiver<Command>,
+    pub(crate) held: mpsc::UnboundedReceiver<ReplySlot>,
+    pub(crate) answers: mpsc::UnboundedSender<Answers>,
+    pub(crate) stop: Option<oneshot::Sender<()>>,
+    pub(crate) serving: tokio::task::JoinHandle<()>,
 }
 
-pub async fn start(config: Config) -> Server {
+pub(crate) async fn start(config: Config) -> Server {
     scripted(config, |_| Act::Usual).await
 }
 
-pub async fn scripted(config: Config, mut script: impl FnMut(&Command) -> Act + Send + 'static) -> Server {
+pub(crate) async fn scripted(
+    config: Config,
+    mut script: impl FnMut(&Command) -> Act + Send + 'static,
+) -> Server {
     let status = Arc::new(Status::default());
     status.enter(Phase::Ready);
     let app = App::new(config, Arc::clone(&status));
@@ -89,7 +92,7 @@ pub async fn scripted(config: Config, mut script: impl FnMut(&Command) -> Act + 
 }
 
 /// A server without a broker yet.
-pub async fn recovering() -> (SocketAddr, Arc<Status>) {
+pub(crate) async fn recovering() -> (SocketAddr, Arc<Status>) {
     let status = Arc::new(Status::default());
     let app = App::new(Config::defaults(), Arc::clone(&status));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -111,7 +114,7 @@ fn verdicts(groups: &[PushGroup]) -> Vec<Vec<PushVerdict>> {
     groups.iter().map(|group| (0..group.items.len()).map(|index| verdict(group, index)).collect()).collect()
 }
 
-pub fn usual(command: &Command) -> Reply {
+pub(crate) fn usual(command: &Command) -> Reply {
     match command {
         Command::Push(groups) => Reply::Push(verdicts(groups)),
         Command::Pop(_) => Reply::Pop(PopReply::default()),
@@ -136,17 +139,17 @@ pub fn usual(command: &Command) -> Reply {
 }
 
 impl Server {
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(self.address).await
     }
 
     /// The next command that reached the broker.
-    pub async fn command(&mut self) -> Command {
+    pub(crate) async fn command(&mut self) -> Command {
         timeout(PATIENCE, self.seen.recv()).await.expect("a command reaches the broker").unwrap()
     }
 
     /// Nothing reached the broker so far.
-    pub fn assert_untouched(&mut self, what: &str) {
+    pub(crate) fn assert_untouched(&mut self, what: &str) {
         if let Ok(command) = self.seen.try_recv() {
             panic!("{what}: {command:?} reached the broker");
         }
@@ -154,32 +157,32 @@ impl Server {
 }
 
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Answer {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (key, value) = line.split_once(':')?;
             key.eq_ignore_ascii_case(name).then(|| value.trim())
         })
     }
 
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {:.300}", String::from_utf8_lossy(&self.body)))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
     /// Checks an error of the plain shape and gives its text.
     #[track_caller]
-    pub fn fault(&self, status: u16, code: &str) -> String {
+    pub(crate) fn fault(&self, status: u16, code: &str) -> String {
         assert_eq!(self.status, status, "{}", String::from_utf8_lossy(&self.body));
         let json = self.json();
         assert_eq!(json["code"], code, "{json}");
@@ -189,22 +192,22 @@ impl Answer {
     }
 }
 
-pub struct Client {
-    pub socket: TcpStream,
+pub(crate) struct Client {
+    pub(crate) socket: TcpStream,
     rest: Vec<u8>,
 }
 
 impl Client {
-    pub async fn connect(address: SocketAddr) -> Client {
+    pub(crate) async fn connect(address: SocketAddr) -> Client {
         Client { socket: TcpStream::connect(address).await.unwrap(), rest: Vec::new() }
     }
 
-    pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+    pub(crate) async fn write(&mut self, bytes: impl AsRef<[u8]>) {
         self.socket.write_all(bytes.as_ref()).await.unwrap();
     }
 
     /// The next answer; `None` when the connection ends without one.
-    pub async fn answer(&mut self) -> Option<Answer> {
+    pub(crate) async fn answer(&mut self) -> Option<Answer> {
         timeout(PATIENCE, self.read(false)).await.expect("an answer in time")
     }
 
@@ -240,41 +243,41 @@ impl Client {
     }
 
     /// The server closes, with nothing more to read.
-    pub async fn closed(&mut self) -> bool {
+    pub(crate) async fn closed(&mut self) -> bool {
         timeout(PATIENCE, async { self.rest.is_empty() && self.more().await.is_none() })
             .await
             .unwrap_or(false)
     }
 
     /// The answer to a HEAD.
-    pub async fn head(&mut self, path: &str) -> Answer {
+    pub(crate) async fn head(&mut self, path: &str) -> Answer {
         self.write(format!("HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
         timeout(PATIENCE, self.read(true)).await.unwrap().unwrap()
     }
 
-    pub async fn request(&mut self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
+    pub(crate) async fn request(&mut self, method: &str, path: &str, body: impl AsRef<[u8]>) -> Answer {
         let body = body.as_ref();
         let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
         self.write([head.as_bytes(), body].concat()).await;
         self.answer().await.unwrap_or_else(|| panic!("{method} {path} is answered"))
     }
 
-    pub async fn post(&mut self, path: &str, body: impl AsRef<[u8]>) -> Answer {
+    pub(crate) async fn post(&mut self, path: &str, body: impl AsRef<[u8]>) -> Answer {
         self.request("POST", path, body).await
     }
 
-    pub async fn push(&mut self, body: impl AsRef<[u8]>) -> Answer {
+    pub(crate) async fn push(&mut self, body: impl AsRef<[u8]>) -> Answer {
         self.post("/api/v1/push", body).await
     }
 
-    pub async fn get(&mut self, path: &str) -> Answer {
+    pub(crate) async fn get(&mut self, path: &str) -> Answer {
         self.write(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")).await;
         self.answer().await.unwrap_or_else(|| panic!("GET {path} is answered"))
     }
 }
 
 /// A run with these payloads, at offsets from 40, with transaction ids `t40`, `t41`, …
-pub fn run(payloads: &[&[u8]]) -> (RunHeader, Bytes) {
+pub(crate) fn run(payloads: &[&[u8]]) -> (RunHeader, Bytes) {
     let mut entries = Vec::new();
     for (index, payload) in payloads.iter().enumerate() {
         let transaction_id = format!("t{}", 40 + index);
@@ -300,7 +303,7 @@ pub fn run(payloads: &[&[u8]]) -> (RunHeader, Bytes) {
 }
 
 /// A claim of messages `first..=last` of a run.
-pub fn claim(run: RunHeader, source: Source, first: u64, last: u64) -> Reply {
+pub(crate) fn claim(run: RunHeader, source: Source, first: u64, last: u64) -> Reply {
     Reply::Pop(PopReply {
         lease: Some(LEASE),
         claims: vec![Claim {
@@ -313,6 +316,6 @@ pub fn claim(run: RunHeader, source: Source, first: u64, last: u64) -> Reply {
 }
 
 /// Items of a push body.
-pub fn items(json: &str) -> String {
+pub(crate) fn items(json: &str) -> String {
     format!("{{\"items\":[{json}]}}")
 }
