@@ -160,9 +160,9 @@ impl Client {
         let partition = span[0].partition.as_str();
         let at = self.chance.index(span.len());
         let last = span.len() - 1;
-        match self.chance.between(0, 11) {
+        match self.chance.between(0, 19) {
             // Everything, message by message in one call.
-            0..=3 => {
+            0..=8 => {
                 let items: Vec<Value> = span.iter().map(|m| item(m, "completed")).collect();
                 let next = span[last].offset + 1;
                 self.ledger.acking(group, partition, next);
@@ -171,7 +171,7 @@ impl Client {
                 }
             }
             // One message only, which commits everything below it.
-            4 | 5 => {
+            9..=12 => {
                 let next = span[at].offset + 1;
                 self.ledger.acking(group, partition, next);
                 if self.ack(group, vec![item(&span[at], "completed")]).await?[0].success {
@@ -179,7 +179,7 @@ impl Client {
                 }
             }
             // A failure in the middle; what is above it does not count.
-            6 | 7 => {
+            13 | 14 => {
                 let status = |n: usize| if n == at { "failed" } else { "completed" };
                 let items: Vec<Value> = span.iter().enumerate().map(|(n, m)| item(m, status(n))).collect();
                 let next = span[at].offset;
@@ -189,11 +189,11 @@ impl Client {
                 }
             }
             // Given back.
-            8 => {
+            15 => {
                 self.ack(group, vec![item(&span[0], "retry")]).await?;
             }
             // A dead letter.
-            9 => {
+            16 => {
                 let letter = (group.to_owned(), span[at].transaction_id.clone());
                 let next = span[at].offset + 1;
                 self.ledger.acking(group, partition, next);
@@ -211,7 +211,7 @@ impl Client {
                 }
             }
             // Moved on in a transaction.
-            10 => self.transact(group, span).await?,
+            17 | 18 => self.transact(group, span).await?,
             // Abandoned; it comes back when the lease ends.
             _ => {}
         }
