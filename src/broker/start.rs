@@ -62,14 +62,12 @@ pub struct Running {
 
 impl Running {
     /// Lets the storage thread look at the status; call it after `Stopping` was entered.
-    #[must_use]
     pub fn nudge(&self) -> impl FnOnce() + Send + 'static {
         let waker = self.waker.clone();
         move || waker.wake()
     }
 
     /// Splits into the parts that different owners need: the calls, the answers, and a wait for the end that blocks.
-    #[must_use]
     pub fn split(
         self,
     ) -> (Handle, mpsc::UnboundedReceiver<Answers>, impl FnOnce() -> Ended + Send + 'static) {
@@ -128,7 +126,12 @@ impl Start {
         seam::create_data_dir(layout.root())?;
         let _lock = LockGuard::acquire(layout.root())?;
         let fs = OsFs::new(layout.root())?;
-        let ring = seam::open_ring(settings.backend, RING_CAPACITY, SyncMode::default())?;
+        // The threads keep the plain form: it is the one that every tool that watches system calls understands.
+        let sync = match settings.backend {
+            Backend::Threads => SyncMode::LinkedFsync,
+            Backend::Auto | Backend::Uring => fs.sync_mode(),
+        };
+        let ring = seam::open_ring(settings.backend, RING_CAPACITY, sync)?;
         status.set_backend(ring.name());
         let began_us = clock.boot_us();
         let progress = |done, all| status.set_progress(done, all);

@@ -45,13 +45,16 @@ fn printed_configuration_reads_back_to_itself() {
     assert_eq!(read(&["--config", &path], &[]).unwrap().config, config);
 }
 
+/// Arguments, environment, and what the error names.
+type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
+
 #[test]
 fn errors_name_the_setting_the_value_and_what_is_allowed() {
     let (_dir, typo) = file("[limits]\nbody_byte = 1\n");
     let (_dir2, wrong) = file("[limits]\nbody_bytes = \"64MiB\"\n");
     let (_dir3, negative) = file("[limits]\nbody_bytes = -1\n");
     let (_dir4, table) = file("limits = 3\n");
-    let cases: &[(&[&str], &[(&str, &str)], &[&str])] = &[
+    let cases: &[Case] = &[
         (&["--config", &typo], &[], &["limits.body_byte", "limits.body_bytes"]),
         (&["--config", &wrong], &[], &["limits.body_bytes", "64MiB", "1024", "1073741824"]),
         (&["--config", &negative], &[], &["limits.body_bytes", "-1", "1024"]),

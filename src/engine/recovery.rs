@@ -232,9 +232,9 @@ struct Recovery<'a, M, F: Fs> {
     log_time: LogTime,
     epoch: Epoch,
     vouched: Seq,
-    /// Where the segment and the cursor file go on after the last whole group.
-    segment_end: Option<Resume>,
-    cursor_end: Option<Resume>,
+    /// Where the lanes go on after the last whole group: index of the file and place in it.
+    segment_end: Option<(usize, Resume)>,
+    cursor_end: Option<(usize, Resume)>,
     cursor_bytes: u64,
     read_bytes: u64,
     all_bytes: u64,
@@ -405,10 +405,11 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             };
             let resume = open.walk.resume();
             if open.number == info.segment && resume.position >= info.segment_position {
+                self.segment_end = Some((self.segment_at, resume));
                 return Ok(());
             }
             let (number, path) = (open.number, open.path.clone());
-            match open.walk.next()? {
+            match open.walk.next_frame()? {
                 Some(found) if found.header.kind == FrameKind::Commit && found.header.seq <= info.seq => {
                     self.count(found.body.len() as u64);
                     self.apply_runs(&path, number, &found)?;
@@ -474,8 +475,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             let Some(open) = self.cursors.get_mut(self.cursor_at) else { return Ok(()) };
             let before = open.walk.resume();
             let path = open.path.clone();
-            let Some(found) = open.walk.next()? else {
-                self.cursor_end = Some(before);
+            let Some(found) = open.walk.next_frame()? else {
+                self.cursor_end = Some((self.cursor_at, before));
                 if !self.continues_in_next_file()? {
                     return Ok(());
                 }
@@ -490,7 +491,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 FrameKind::Commit if found.header.seq <= self.last_seq => {}
                 FrameKind::Commit => {
                     if !self.replay_group(&path, &found)? {
-                        self.cursor_end = Some(before);
+                        self.cursor_end = Some((self.cursor_at, before));
                         return Ok(());
                     }
                 }
@@ -501,7 +502,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 FrameKind::Seal => {
                     let seal = SealBody::decode(&found.body)
                         .map_err(|error| Self::impossible(&path, &found, &error))?;
-                    self.cursor_end = Some(before);
+                    self.cursor_end = Some((self.cursor_at, before));
                     self.cursor_at += 1;
                     if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
                         return Err(RecoveryError::MissingFile {
@@ -523,7 +524,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let file = self.fs.open(&next.path, OpenMode::Read)?;
         let mut peek = Walk::open(file, log, FileKind::Cursor, next.number)
             .map_err(|error| RecoveryError::File { path: next.path.clone(), error })?;
-        Ok(match peek.next()? {
+        Ok(match peek.next_frame()? {
             Some(found) if found.header.kind == FrameKind::Commit => found.header.seq == next_seq,
             Some(found) => found.header.seq == self.last_seq,
             None => false,
@@ -559,7 +560,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         if let Some((path, segment, messages)) = messages {
             self.count(messages.body.len() as u64);
             self.apply_runs(&path, segment, &messages)?;
-            self.segment_end = self.segments.get(self.segment_at).map(|open| open.walk.resume());
+            self.segment_end =
+                self.segments.get(self.segment_at).map(|open| (self.segment_at, open.walk.resume()));
         }
         self.last_seq = seq;
         self.cursor_bytes += found.header.frame_bytes();
@@ -577,7 +579,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(None) };
             if open.number < reference.segment {
                 // What is left of this file are noops and a seal; they were written before or beside what follows.
-                while let Some(found) = open.walk.next()? {
+                while let Some(found) = open.walk.next_frame()? {
                     self.vouched = self.vouched.max(found.header.watermark);
                     if found.header.kind == FrameKind::Commit {
                         return Ok(None);
@@ -589,7 +591,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             if open.number > reference.segment || open.walk.resume().position > reference.position {
                 return Ok(None);
             }
-            let Some(found) = open.walk.next()? else { return Ok(None) };
+            let Some(found) = open.walk.next_frame()? else { return Ok(None) };
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
             if found.position < reference.position && found.header.kind == FrameKind::Noop {
@@ -678,9 +680,9 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         Ok(())
     }
 
-    /// Index of the file in which a lane ends and the byte where its next frame goes.
+    /// Index of the file in which a lane ends and the byte where its next frame goes: behind the last whole group,
+    /// and behind the noops that follow it.
     fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
-        let log = self.superblock.0.log;
         let (files, at, end) = match kind {
             FileKind::Segment => (&mut self.segments, self.segment_at, &mut self.segment_end),
             FileKind::Cursor | FileKind::Checkpoint => {
@@ -688,20 +690,19 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             }
         };
         let Some(open) = files.get_mut(at) else { return Ok((at, BLOCK_BYTES as u64)) };
-        // Walk again from the beginning of the file: over whole commits up to the last whole group, and over noops.
-        let file = self.fs.open(&open.path, OpenMode::Write)?;
-        let mut walk = Walk::open(file, log, kind, open.number)
-            .map_err(|error| RecoveryError::File { path: open.path.clone(), error })?;
-        let mut resume = walk.resume();
-        while let Some(found) = walk.next()? {
+        // Where the lane has moved on to a file without a whole group, it goes on at that file's beginning.
+        let mut resume = match *end {
+            Some((index, resume)) if index == at => resume,
+            _ => open.walk.beginning(),
+        };
+        open.walk.rewind(resume);
+        while let Some(found) = open.walk.next_frame()? {
             match found.header.kind {
-                FrameKind::Commit if found.header.seq > self.last_seq => break,
-                FrameKind::Seal => break,
-                _ => resume = walk.resume(),
+                FrameKind::Noop => resume = open.walk.resume(),
+                FrameKind::Commit | FrameKind::Seal | FrameKind::Rewrite => break,
             }
         }
-        *end = Some(resume);
-        open.walk = walk;
+        *end = Some((at, resume));
         Ok((at, resume.position))
     }
 
@@ -810,7 +811,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 }
                 continue;
             }
-            let resume = if index == at { end } else { None };
+            let resume = end.filter(|_| index == at).map(|(_, resume)| resume);
             let file = Prepared::open(self.fs, self.layout, header, resume)?;
             if let Some(readers) = readers.as_deref_mut() {
                 readers.insert(header.number, Arc::clone(&file.reader));

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
@@ -24,9 +25,6 @@ const PROGRESS_BYTES: usize = 1024;
 const RESERVE_BYTES: u64 = 1 << 20;
 /// Frames of an answer.
 const FRAME_BYTES: usize = 64 * 1024;
-/// Read and thrown away of a refused body, so that the refusal reaches a client that is still sending.
-const DISCARD_BYTES: usize = 256 * 1024 * 1024;
-
 /// A request's body in memory; counts against `limits.inflight_bytes` until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Received {
@@ -111,16 +109,21 @@ fn take(inflight: &Arc<Semaphore>, bytes: usize, limits: &Limits) -> Result<Owne
         .map_err(|_| ApiError::too_many_bytes(limits.inflight_bytes))
 }
 
-/// Reads the rest of a refused body and throws it away, within bounds: a connection that is closed with unread bytes
-/// is reset, and the reset can overtake the answer.
-pub(crate) async fn discard(mut incoming: Incoming, limits: Limits) {
-    let mut total = 0;
-    while total < DISCARD_BYTES {
-        match timeout(limits.body_timeout(), incoming.frame()).await {
-            Ok(Some(Ok(frame))) => total += frame.data_ref().map_or(0, Bytes::len),
-            _ => return,
+/// Reads the rest of a refused body and throws it away. True when it ended, and the connection can be used on; false
+/// when it did not end within the bounds, or broke.
+pub(crate) async fn discard(incoming: &mut Incoming, bytes: usize, within: Duration) -> bool {
+    let ended = async {
+        let mut total = 0;
+        while total <= bytes {
+            match incoming.frame().await {
+                None => return true,
+                Some(Ok(frame)) => total += frame.data_ref().map_or(0, Bytes::len),
+                Some(Err(_)) => return false,
+            }
         }
-    }
+        false
+    };
+    timeout(within, ended).await.unwrap_or(false)
 }
 
 /// An answer's body.

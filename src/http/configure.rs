@@ -12,12 +12,21 @@ use super::json::{Object, parse};
 use super::names::check_names;
 use crate::broker::command::{Configure, ConfigureReply, OptionsPatch, Patch};
 
+/// The part of the body that has keys of its own.
+#[derive(serde::Deserialize)]
+struct Options {
+    #[serde(default)]
+    options: Option<Object>,
+}
+
 /// Creates or changes a queue.
 pub(crate) async fn configure(app: &App, received: Received) -> Result<Response<Answer>, ApiError> {
     let handle = app.handle()?;
     let limits = &app.config.limits;
     // Values are parsed recursively here, which serde_json bounds by itself at 128.
-    let mut body: Object = parse(&received.bytes, limits.json_depth, "configure")?;
+    let body: Object = parse(&received.bytes, limits.json_depth, "configure")?;
+    // Once more for the options, so that a key that is there twice is refused in them, too.
+    let Options { options } = parse(&received.bytes, limits.json_depth, "configure")?;
     let queue = match body.get("queue") {
         Some(Value::String(queue)) => queue.clone(),
         _ => return Err(ApiError::bad_body("bad configure body: queue must be a string")),
@@ -35,7 +44,7 @@ pub(crate) async fn configure(app: &App, received: Received) -> Result<Response<
             )));
         }
     };
-    let fields = Fields { options: take_options(&mut body)?, top: body };
+    let fields = Fields { options: options.unwrap_or_default(), top: body };
     let configure = Configure {
         queue: queue.clone(),
         namespace: fields.label("namespace")?,
@@ -59,15 +68,6 @@ pub(crate) async fn configure(app: &App, received: Received) -> Result<Response<
     }
     let reply = app.within(Duration::ZERO, handle.configure(configure)).await?;
     Ok(super::json_response(StatusCode::OK, answer(&queue, &reply).to_string().into_bytes()))
-}
-
-fn take_options(body: &mut Object) -> Result<Object, ApiError> {
-    let index = body.0.iter().position(|(key, _)| key == "options");
-    match index.map(|index| body.0.swap_remove(index).1) {
-        None | Some(Value::Null) => Ok(Object::default()),
-        Some(Value::Object(options)) => Ok(Object(options.into_iter().collect())),
-        Some(_) => Err(ApiError::bad_body("bad configure body: options must be an object")),
-    }
 }
 
 /// The fields of a body: those in `options` win over those at the top.

@@ -35,6 +35,10 @@ pub(crate) struct Conn {
     /// The head of the request being read was seen whole by the scanner.
     scanned: AtomicBool,
     ambiguous: AtomicBool,
+    /// Bytes were received that may be the beginning of the next head.
+    missed: AtomicBool,
+    /// No further request is taken.
+    ending: AtomicBool,
 }
 
 struct Carried {
@@ -50,6 +54,11 @@ impl Conn {
             scanned: self.scanned.swap(false, Ordering::AcqRel),
             ambiguous: self.ambiguous.swap(false, Ordering::AcqRel),
         }
+    }
+
+    /// The present request is the last; the time after its answer is not idle time, but for what is still unread.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
     }
 
     /// Nothing was received since the last answer.
@@ -75,7 +84,9 @@ impl Conn {
         if let Some(Carried { guard: Some(guard), .. }) = carried {
             guard.delivered();
         }
-        self.phase.store(IDLE, Ordering::Release);
+        if !self.ending.load(Ordering::Acquire) {
+            self.phase.store(IDLE, Ordering::Release);
+        }
         true
     }
 }
@@ -83,7 +94,7 @@ impl Conn {
 /// What is known about a request that begins.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
-    /// Its raw head was seen. False for a pipelined request.
+    /// Its raw head was seen. False when it may have begun behind an earlier request.
     pub(crate) scanned: bool,
     /// Its raw head can be read in two ways.
     pub(crate) ambiguous: bool,
@@ -122,14 +133,22 @@ impl<S> Watched<S> {
             IDLE => {
                 self.conn.phase.store(HEAD, Ordering::Release);
                 self.since = Instant::now();
-                self.head = HeadScan::default();
+                let missed = self.conn.missed.swap(false, Ordering::AcqRel);
+                self.head = if missed { HeadScan::blind() } else { HeadScan::default() };
             }
             HEAD => {}
-            _ => return,
+            _ => {
+                // Of a body, most likely; but a pipelined head may have begun.
+                self.conn.missed.store(true, Ordering::Release);
+                return;
+            }
         }
-        if let Some(ambiguous) = self.head.feed(bytes) {
-            self.conn.ambiguous.store(ambiguous, Ordering::Release);
+        if let Some(verdict) = self.head.feed(bytes) {
+            self.conn.ambiguous.store(verdict.ambiguous, Ordering::Release);
             self.conn.scanned.store(true, Ordering::Release);
+            if verdict.more {
+                self.conn.missed.store(true, Ordering::Release);
+            }
         }
     }
 

@@ -20,13 +20,29 @@ pub(crate) struct HeadScan {
     bare: bool,
 }
 
+/// What a complete head is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// It can be read in two ways.
+    pub(crate) ambiguous: bool,
+    /// Bytes of a body, or of the next request, came with its end.
+    pub(crate) more: bool,
+}
+
 impl HeadScan {
-    /// Takes more bytes. `Some` once, when they complete the head: whether it is ambiguous.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Option<bool> {
+    /// A scan that sees nothing: the beginning of the head was missed.
+    pub(crate) fn blind() -> HeadScan {
+        HeadScan { done: true, ..HeadScan::default() }
+    }
+
+    /// Takes more bytes. `Some` once, when they complete the head.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Option<Verdict> {
         if self.done {
             return None;
         }
+        let mut taken = 0;
         for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            taken += part.len();
             let (line, complete) = match part.strip_suffix(b"\n") {
                 Some(line) => (line, true),
                 None => (part, false),
@@ -41,7 +57,7 @@ impl HeadScan {
                     || self.lengths > 1
                     || self.encodings > 1
                     || (self.lengths > 0 && self.encodings > 0);
-                return Some(ambiguous);
+                return Some(Verdict { ambiguous, more: taken < bytes.len() });
             }
         }
         None
@@ -87,10 +103,12 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\n", None),
         ];
         for (head, verdict) in cases {
-            assert_eq!(HeadScan::default().feed(head.as_bytes()), *verdict, "{head:?} at once");
+            let quick = HeadScan::default().feed(head.as_bytes());
+            assert_eq!(quick.map(|seen| seen.ambiguous), *verdict, "{head:?} at once");
+            assert_eq!(quick.is_some_and(|seen| seen.more), head.ends_with("body"), "{head:?}");
             let mut scan = HeadScan::default();
             let slow = head.bytes().find_map(|byte| scan.feed(&[byte]));
-            assert_eq!(slow, *verdict, "{head:?} byte by byte");
+            assert_eq!(slow.map(|seen| seen.ambiguous), *verdict, "{head:?} byte by byte");
         }
     }
 }

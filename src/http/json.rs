@@ -7,7 +7,6 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::io::Write as _;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 
@@ -256,11 +255,6 @@ pub(crate) fn put_text(out: &mut Vec<u8>, text: &str) {
 /// Appends a whole number.
 pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
     serde_json::to_writer(out, &number).expect("a Vec takes every byte");
-}
-
-/// Appends what needs no escaping.
-pub(crate) fn put_display(out: &mut Vec<u8>, value: impl fmt::Display) {
-    write!(out, "{value}").expect("a Vec takes every byte");
 }
 
 /// A time as the wire shows it: UTC, milliseconds.

@@ -34,6 +34,11 @@ const BUFFER_BYTES: usize = 128 * 1024;
 const HEADERS_BEYOND: usize = 64;
 /// Pauses after a failed accept: the first and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+/// Of a refused body: read before the answer, so that the connection lives on.
+const DISCARD_FIRST: (usize, Duration) = (64 * 1024, Duration::from_millis(500));
+/// Of a refused body: read beside the answer, so that it reaches a client that is still sending. A connection that is
+/// closed with unread bytes is reset, and the reset can overtake the answer.
+const DISCARD_BESIDE: (usize, Duration) = (256 * 1024 * 1024, Duration::from_secs(30));
 /// Time that connections get to finish at shutdown.
 const DRAIN: Duration = Duration::from_secs(4);
 
@@ -153,7 +158,6 @@ async fn answer(
     let (parts, body) = request.into_parts();
     let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
     let expects = parts.headers.contains_key(EXPECT);
-    let limits = app.config.limits;
     let mut call = Call { app, parts, body: Some(body) };
     let mut response = match check(&call, begun) {
         Err(error) => error.into_response(),
@@ -162,21 +166,35 @@ async fn answer(
             Err(error) => error.into_response(),
         },
     };
-    let unread = call.body.take().filter(|body| !body.is_end_stream());
-    if let Some(body) = unread {
-        if expects {
-            // The client waits for leave to send the body and does not get it.
-            close(&mut response);
-        } else if response.headers().get(CONNECTION).is_none() {
-            tokio::spawn(discard(body, limits));
-        }
+    if let Some(body) = call.body.take().filter(|body| !body.is_end_stream()) {
+        refuse_body(body, expects, &mut response).await;
     }
     if chunked && !begun.scanned {
         // A length beside the chunks would have been overlooked, and with it a request inside the body.
         close(&mut response);
     }
+    if response.headers().contains_key(CONNECTION) {
+        conn.end();
+    }
     response.body_mut().attach(conn);
     Ok(response)
+}
+
+/// Does away with a body that nobody wants, without losing the answer on the way.
+async fn refuse_body(mut body: Incoming, expected: bool, response: &mut Response<Answer>) {
+    if response.headers().contains_key(CONNECTION) {
+        return;
+    }
+    if expected {
+        // The client waits for leave to send the body and does not get it.
+        close(response);
+        return;
+    }
+    let small = body.size_hint().exact().is_some_and(|bytes| bytes <= DISCARD_FIRST.0 as u64);
+    if !(small && discard(&mut body, DISCARD_FIRST.0, DISCARD_FIRST.1).await) {
+        close(response);
+        tokio::spawn(async move { discard(&mut body, DISCARD_BESIDE.0, DISCARD_BESIDE.1).await });
+    }
 }
 
 fn close(response: &mut Response<Answer>) {

@@ -37,10 +37,15 @@ const DIRECTORY_MODE: u32 = 0o750;
 /// A read of more than this is compared with the file's length before memory is taken for it.
 const CHECKED_READ_BYTES: usize = 1 << 20;
 
+/// File systems (`statfs(2)` magic) that are known to honour `RWF_DSYNC` on direct writes: ext2 to ext4, XFS, Btrfs.
+/// Elsewhere nothing is taken on trust, and every write has its own data sync (`docs/adr/0005`).
+const WRITE_DSYNC_FILE_SYSTEMS: [u64; 3] = [0xEF53, 0x5846_5342, 0x9123_683E];
+
 /// The operating system's file system.
 #[derive(Clone, Debug)]
 pub struct OsFs {
     direct: bool,
+    sync: SyncMode,
 }
 
 impl OsFs {
@@ -49,21 +54,34 @@ impl OsFs {
     /// # Errors
     /// When no file can be made in `dir`, with the path in the text.
     pub fn new(dir: &Path) -> io::Result<OsFs> {
-        Ok(OsFs {
-            direct: takes_direct(dir).map_err(|error| with_path(&error, "trying direct I/O in", dir))?,
-        })
+        let direct = takes_direct(dir).map_err(|error| with_path(&error, "trying direct I/O in", dir))?;
+        let kind = rustix::fs::statfs(dir)
+            .map_err(|error| with_path(&error.into(), "asking for the file system of", dir))?
+            .f_type;
+        let sync = if direct && WRITE_DSYNC_FILE_SYSTEMS.contains(&(kind as u64)) {
+            SyncMode::WriteDsync
+        } else {
+            SyncMode::LinkedFsync
+        };
+        Ok(OsFs { direct, sync })
     }
 
     /// Always through the page cache.
     #[must_use]
     pub fn buffered() -> OsFs {
-        OsFs { direct: false }
+        OsFs { direct: false, sync: SyncMode::LinkedFsync }
     }
 
     /// Whether files bypass the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.direct
+    }
+
+    /// How writes on this file system are best made durable by a ring.
+    #[must_use]
+    pub fn sync_mode(&self) -> SyncMode {
+        self.sync
     }
 }
 

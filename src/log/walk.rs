@@ -133,9 +133,10 @@ impl<File: FsFile> Walk<File> {
         if header.file_bytes != window.file_bytes() {
             return Err(OpenError::Size { got: window.file_bytes(), want: header.file_bytes });
         }
-        let chain = chain_after(&block);
-        let resume = Resume { position: BLOCK_BYTES as u64, chain, frames: 0, last_seq: Seq(0) };
-        Ok(Walk { window, log, header, resume })
+        let resume = Resume { position: BLOCK_BYTES as u64, chain: 0, frames: 0, last_seq: Seq(0) };
+        let mut walk = Walk { window, log, header, resume };
+        walk.resume = walk.beginning();
+        Ok(walk)
     }
 
     /// The file's header.
@@ -146,6 +147,17 @@ impl<File: FsFile> Walk<File> {
     /// Where the next frame begins, and what chains to it.
     pub fn resume(&self) -> Resume {
         self.resume
+    }
+
+    /// Where the first frame begins.
+    pub fn beginning(&self) -> Resume {
+        let chain = chain_after(&self.header.encode());
+        Resume { position: BLOCK_BYTES as u64, chain, frames: 0, last_seq: Seq(0) }
+    }
+
+    /// Goes back to where it was.
+    pub fn rewind(&mut self, resume: Resume) {
+        self.resume = resume;
     }
 
     /// The file.
@@ -163,7 +175,7 @@ impl<File: FsFile> Walk<File> {
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn next(&mut self) -> io::Result<Option<Found>> {
+    pub fn next_frame(&mut self) -> io::Result<Option<Found>> {
         let position = self.resume.position;
         let Some(bytes) = self.window.get(position, FRAME_HEADER_BYTES)? else { return Ok(None) };
         let Some(header) = self.header_in(&bytes) else { return Ok(None) };

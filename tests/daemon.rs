@@ -1,0 +1,248 @@
+//! The daemon as a process: its configuration, its log, how it ends and what its exit status says.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `combd` without the settings of whoever runs the tests.
+fn combd(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_combd"));
+    command.args(arguments).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("COMB_") || name == "PORT" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A daemon on an empty directory and a free port.
+struct Daemon {
+    child: Child,
+    address: SocketAddr,
+    lines: mpsc::Receiver<String>,
+    _home: TempDir,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        let home = TempDir::with_prefix("combd-test-").unwrap();
+        let data = home.path().join("data");
+        let mut child = combd(&["--port=0", "--log-json", "--log-segment-bytes=1048576"])
+            .arg("--data")
+            .arg(&data)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (send, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let _ = send.send(line);
+            }
+        });
+        let mut daemon = Daemon { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), lines, _home: home };
+        let listening = daemon.line("listening");
+        daemon.address = listening["fields"]["address"].as_str().unwrap().parse().unwrap();
+        daemon.line("ready");
+        daemon
+    }
+
+    /// The next line of the log with this message.
+    fn line(&self, message: &str) -> serde_json::Value {
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line {message:?}"));
+            let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+            if json["fields"]["message"] == message {
+                return json;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(self.address).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("it does not end");
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The status line's code of the next answer.
+fn status(socket: &mut TcpStream) -> u16 {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") {
+        assert_eq!(socket.read(&mut byte).unwrap(), 1, "closed after {:?}", text(&head));
+        head.push(byte[0]);
+    }
+    text(&head).split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// Arguments, environment, and what the error names.
+type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a [&'a str]);
+
+#[test]
+fn a_bad_configuration_is_status_2_and_names_what_is_wrong() {
+    let home = TempDir::new().unwrap();
+    let file = home.path().join("comb.toml");
+    std::fs::write(&file, "[limits]\nbodybytes = 5\n").unwrap();
+    let cases: &[Case] = &[
+        (&["--limits-body-bytes=lots"], &[], &["--limits-body-bytes", "lots", "1024"]),
+        (&["--nonsense"], &[], &["--nonsense"]),
+        (&[], &[("COMB_LIMITS_BODYBYTES", "5")], &["COMB_LIMITS_BODYBYTES", "COMB_LIMITS_BODY_BYTES"]),
+        (&[], &[("COMB_LOG_JSON", "")], &["COMB_LOG_JSON", "true"]),
+        (&["--config", file.to_str().unwrap()], &[], &["limits.bodybytes", "limits.body_bytes"]),
+    ];
+    for (arguments, environment, words) in cases {
+        let out = output(combd(arguments).envs(environment.iter().copied()).current_dir(home.path()));
+        let error = text(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(out.stdout.is_empty());
+        for word in *words {
+            assert!(error.contains(word), "{error:?} lacks {word:?}");
+        }
+    }
+    assert!(!home.path().join("data").exists(), "nothing was touched");
+}
+
+#[test]
+fn the_effective_configuration_can_be_printed_and_read_back() {
+    let home = TempDir::new().unwrap();
+    let printed = output(combd(&["--print-config", "--limits-headers=9"]).env("COMB_LOG_NOOP_IDLE_MS", "77"));
+    assert_eq!(printed.status.code(), Some(0));
+    let shown = text(&printed.stdout);
+    for line in
+        ["port = 6632", "bind = \"127.0.0.1\"", "headers = 9", "noop_idle_ms = 77", "[limits]", "[log]"]
+    {
+        assert!(shown.lines().any(|got| got == line), "{shown} lacks {line}");
+    }
+    let file = home.path().join("comb.toml");
+    std::fs::write(&file, &shown).unwrap();
+    let again =
+        output(combd(&["--print-config", "--config", file.to_str().unwrap()]).current_dir(home.path()));
+    assert_eq!(text(&again.stdout), shown);
+    assert!(!home.path().join("data").exists());
+    let help = output(&mut combd(&["--help"]));
+    assert_eq!(help.status.code(), Some(0));
+    assert!(text(&help.stdout).contains("--limits-body-bytes"));
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_status_1_and_named() {
+    let home = TempDir::new().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let data = home.path().join("data");
+    let out = output(combd(&["--port", &address.port().to_string()]).arg("--data").arg(&data));
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains(&address.to_string()), "{}", text(&out.stderr));
+    assert!(!data.exists(), "the port comes before the directory");
+
+    let file = home.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    let out = output(combd(&["--port=0"]).arg("--data").arg(&file));
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text(&out.stderr).contains(file.to_str().unwrap()), "{}", text(&out.stderr));
+}
+
+#[test]
+fn sigterm_answers_parked_polls_and_ends_with_status_0() {
+    let mut daemon = Daemon::start();
+    let mut parked: Vec<TcpStream> = (0..50).map(|_| daemon.connect()).collect();
+    for (index, socket) in parked.iter_mut().enumerate() {
+        let request = format!("GET /api/v1/pop/queue/q{index}?wait=true HTTP/1.1\r\nHost: x\r\n\r\n");
+        socket.write_all(request.as_bytes()).unwrap();
+    }
+    let idle = daemon.connect();
+    // Answered after the polls were read, because one storage thread does both.
+    let mut push = daemon.connect();
+    let body = r#"{"items":[{"queue":"other","payload":1}]}"#;
+    let head = format!("POST /api/v1/push HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
+    std::thread::sleep(Duration::from_millis(200));
+    push.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    assert_eq!(status(&mut push), 201);
+
+    let begun = Instant::now();
+    daemon.signal(Signal::TERM);
+    daemon.signal(Signal::TERM);
+    daemon.signal(Signal::INT);
+    for socket in &mut parked {
+        assert_eq!(status(socket), 204);
+    }
+    assert_eq!(daemon.exit_code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    drop(idle);
+}
+
+#[test]
+fn the_log_is_json_in_utc() {
+    let mut daemon = Daemon::start();
+    daemon.signal(Signal::INT);
+    let line = daemon.line("stopped");
+    assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+    assert_eq!(daemon.exit_code(), Some(0));
+}
+
+#[test]
+fn storage_that_fails_is_status_74() {
+    use comb::broker::handle::Handle;
+    use comb::broker::storage::Ended;
+    use comb::daemon::{Running, run};
+    use comb::io::{Clock, IdSource, Waker};
+    use comb::types::LogId;
+    use tokio::sync::mpsc;
+
+    let mut config = comb::config::Config::defaults();
+    config.port = 0;
+    let code = run(config, |_, status| {
+        let (requests, _) = mpsc::channel(1);
+        let (_, answers) = mpsc::unbounded_channel();
+        let ids = IdSource::seeded(Clock::system(), 1);
+        let handle =
+            Handle::new(requests, Waker::new().unwrap(), std::sync::Arc::clone(&status), ids, LogId(1));
+        let join = move || {
+            status.poison("sync failed");
+            Ended::Poisoned("sync failed".to_owned())
+        };
+        Ok(Running { handle, answers, stop: Box::new(|| {}), join: Box::new(join) })
+    });
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::from(74)));
+}
