@@ -154,6 +154,17 @@ pub const DEFAULT_PARTITION: &str = "Default";
 /// The internal consumer group of callers that name none.
 pub const QUEUE_MODE_GROUP: &str = "__QUEUE_MODE__";
 
+/// Bytes that the wire contract counts for the tenant, which here is always the default one.
+const TENANT_BYTES: u64 = 36;
+
+/// What the name limit counts: tenant, queue and the longer of partition and group, in bytes. The internal group is no
+/// name that anybody chose, so it does not count: every queue that can be pushed to can be popped from.
+#[must_use]
+pub fn name_bytes(queue: &str, partition: &str, group: &str) -> u64 {
+    let group = if group == QUEUE_MODE_GROUP { 0 } else { group.len() };
+    TENANT_BYTES + queue.len() as u64 + partition.len().max(group) as u64
+}
+
 /// The options of a queue, as configured. Units are those of the wire contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueOptions {

@@ -98,8 +98,11 @@ impl Handle {
             Phase::Poisoned => {
                 return Err(BrokerError::OutcomeUnknown(self.inner.status.cause().unwrap_or_default()));
             }
-            Phase::Stopping => return Err(BrokerError::Stopping),
-            Phase::Ready | Phase::Full => {}
+            // What undoes a claim is taken as long as anybody is there to take it.
+            Phase::Stopping if !matches!(request.command, Command::Gone(_) | Command::Return(_)) => {
+                return Err(BrokerError::Stopping);
+            }
+            Phase::Stopping | Phase::Ready | Phase::Full => {}
         }
         self.inner.requests.try_send(request).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => BrokerError::Overloaded { retry_seconds: 1 },

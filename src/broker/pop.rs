@@ -21,12 +21,11 @@ use smallvec::SmallVec;
 use super::command::{BrokerError, Claim, Piece, Pop, PopReply, PopTarget, Reply, StartRequest};
 use super::core::{Block, Caller, Core, Step};
 use super::journal::{DELTA_BYTES, Fit, Journal};
-use super::queues::TENANT_BYTES;
 use super::ready::{Visibility, evaluate};
 use super::state::Partition;
 use crate::format::delta::{Cause, CursorDelta, CursorState, Delta, GroupDef, Lease, StartPolicy};
 use crate::index::runs::Run;
-use crate::types::{GroupId, LeaseId, LogTime, Offset, PartitionId, QUEUE_MODE_GROUP, QueueId};
+use crate::types::{GroupId, LeaseId, LogTime, Offset, PartitionId, QUEUE_MODE_GROUP, QueueId, name_bytes};
 
 /// Length of a lease where neither the pop nor the queue says one, in seconds.
 const LEASE_SECONDS: u32 = 60;
@@ -125,13 +124,12 @@ impl Span {
 }
 
 /// Name limit of a pop: bytes that it takes.
-fn name_bytes(pop: &Pop) -> u64 {
-    let (queue, partition) = match &pop.target {
-        PopTarget::Queue(queue) => (queue.len(), 0),
-        PopTarget::Partition { queue, partition } => (queue.len(), partition.len()),
-        PopTarget::Discovery { .. } => (0, 0),
-    };
-    TENANT_BYTES + queue as u64 + partition.max(pop.group.len()) as u64
+fn pop_name_bytes(pop: &Pop) -> u64 {
+    match &pop.target {
+        PopTarget::Queue(queue) => name_bytes(queue, "", &pop.group),
+        PopTarget::Partition { queue, partition } => name_bytes(queue, partition, &pop.group),
+        PopTarget::Discovery { .. } => name_bytes("", "", &pop.group),
+    }
 }
 
 impl<J: Journal> Core<J> {
@@ -141,7 +139,7 @@ impl<J: Journal> Core<J> {
         if pop.presence.left() {
             return Step::Done(Reply::Pop(PopReply::default()));
         }
-        let (bytes, limit) = (name_bytes(pop), self.settings.name_bytes);
+        let (bytes, limit) = (pop_name_bytes(pop), self.settings.name_bytes);
         if bytes > limit {
             return Step::Done(Reply::Failed(BrokerError::NameTooLong { bytes, limit }));
         }
@@ -253,7 +251,7 @@ impl<J: Journal> Core<J> {
         if let Some(group) = known.groups.get(pop.group.as_str()) {
             return Ok(Some(*group));
         }
-        if TENANT_BYTES + (known.name.len() + pop.group.len()) as u64 > self.settings.name_bytes {
+        if name_bytes(&known.name, "", &pop.group) > self.settings.name_bytes {
             return Ok(None);
         }
         self.room(DELTA_BYTES + pop.group.len() as u64)?;

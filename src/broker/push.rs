@@ -12,9 +12,8 @@
 use super::command::{BrokerError, PushGroup, PushVerdict, Reply};
 use super::core::{Block, Core, Step};
 use super::journal::{DELTA_BYTES, Fit, Journal};
-use super::queues::TENANT_BYTES;
 use crate::format::run::RUN_HEADER_BYTES;
-use crate::types::{IdHash, MessageId, Offset};
+use crate::types::{IdHash, MessageId, Offset, name_bytes};
 
 /// A push being carried out.
 #[derive(Debug)]
@@ -120,7 +119,7 @@ impl<J: Journal> Core<J> {
     pub(super) fn refuse_names(&self, groups: &[PushGroup]) -> Option<BrokerError> {
         let limit = self.settings.name_bytes;
         groups.iter().find_map(|group| {
-            let bytes = TENANT_BYTES + (group.queue.len() + group.partition.len()) as u64;
+            let bytes = name_bytes(&group.queue, &group.partition, "");
             (bytes > limit).then_some(BrokerError::NameTooLong { bytes, limit })
         })
     }

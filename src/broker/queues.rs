@@ -12,10 +12,7 @@ use super::command::{BrokerError, Configure, ConfigureReply, OptionsPatch, Patch
 use super::core::{Block, Core, Step};
 use super::journal::{DELTA_BYTES, Fit, Journal};
 use crate::format::delta::{Delta, PartitionDef, QueueDef};
-use crate::types::{LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime};
-
-/// What the name limit counts for the tenant.
-pub(super) const TENANT_BYTES: u64 = 36;
+use crate::types::{LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime, name_bytes};
 
 /// Namespace and task of a queue that nobody configured: the first two parts of its dotted name.
 #[must_use]
@@ -62,7 +59,7 @@ impl<J: Journal> Core<J> {
     /// Creates a queue or changes one.
     pub(super) fn configure(&mut self, change: &Configure) -> Step {
         let limit = self.settings.name_bytes;
-        let bytes = TENANT_BYTES + change.queue.len() as u64;
+        let bytes = name_bytes(&change.queue, "", "");
         if bytes > limit {
             return Step::Done(Reply::Failed(BrokerError::NameTooLong { bytes, limit }));
         }

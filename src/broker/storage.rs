@@ -99,7 +99,7 @@ impl<R: Ring> Storage<R> {
             self.collect_parked_answers();
             let last_stamp = self.core.state.last_stamp;
             self.core.journal.checkpoint(&self.core.state, last_stamp);
-            self.core.journal.submit();
+            let made_room = self.core.journal.submit();
             self.publish();
             self.send_batch();
             self.report();
@@ -110,7 +110,7 @@ impl<R: Ring> Storage<R> {
                     Some(poison) => Ended::Poisoned(poison.0.clone()),
                 };
             }
-            timeout = self.next_timeout(drained);
+            timeout = self.next_timeout(drained, made_room);
         }
     }
 
@@ -132,10 +132,11 @@ impl<R: Ring> Storage<R> {
     }
 
     /// `None`: only a completion, a message or the waker brings something to do.
-    fn next_timeout(&self, drained: bool) -> Option<Duration> {
+    fn next_timeout(&self, drained: bool, made_room: bool) -> Option<Duration> {
         let engine = &self.core.journal;
-        let can_go_on =
-            engine.takes_more() && ((!drained && self.blocked.is_empty()) || self.core.wants_room());
+        let waits_for_room = !self.blocked.is_empty() || self.core.wants_room();
+        let can_go_on = (made_room && waits_for_room)
+            || (!drained && self.blocked.is_empty() && engine.takes_more());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
         if can_go_on {
             return Some(Duration::ZERO);

@@ -302,9 +302,9 @@ impl<R: Ring> Engine<R> {
 
     /// Moves on to the next segment when `room` said `Later` for want of space in the active one and nothing of the
     /// open group is in it.
-    fn roll_if_wanted(&mut self) {
+    fn roll_if_wanted(&mut self) -> bool {
         if self.open.runs > 0 || self.wanted.get() == 0 {
-            return;
+            return false;
         }
         let run_bytes = self.wanted.take();
         let frame = (run_bytes + FRAME_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64);
@@ -313,7 +313,9 @@ impl<R: Ring> Engine<R> {
         {
             self.readers.insert(number, reader);
             tracing::debug!(segment = number.0, "rolled to the next segment");
+            return true;
         }
+        false
     }
 
     /// Stages one record.
@@ -401,16 +403,19 @@ impl<R: Ring> Engine<R> {
     }
 
     /// Hands the open group to the kernel if a pipeline slot is free and its cursor frame has room; likewise a noop
-    /// after idleness, and seals that are due. One system call for all of it.
-    pub fn submit(&mut self) {
+    /// after idleness, and seals that are due. One system call for all of it. Says whether there is more room than
+    /// before, so that work that waited for it should be tried again.
+    pub fn submit(&mut self) -> bool {
         if self.poison.is_some() {
-            return;
+            return false;
         }
         self.ask_for_files();
+        let mut made_room = false;
         if !self.open.is_empty() && self.slot_is_free() && self.cursor_file_has_room() {
             self.submit_group();
+            made_room = true;
         }
-        self.roll_if_wanted();
+        made_room |= self.roll_if_wanted();
         if self.wants_noop() && self.slot_is_free() && self.cursor_file_has_room() {
             self.submit_noop();
         }
@@ -418,6 +423,7 @@ impl<R: Ring> Engine<R> {
         if let Err(error) = self.ring.submit() {
             self.poisoned(format!("the kernel took no writes: {error}"));
         }
+        made_room
     }
 
     fn cursor_file_has_room(&mut self) -> bool {

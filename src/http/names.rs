@@ -2,17 +2,14 @@
 
 use crate::broker::command::{BrokerError, Reference};
 use crate::http::error::ApiError;
-use crate::types::{LeaseId, PartitionId};
-
-/// Bytes that the contract counts for the tenant, which here is always the default one.
-const TENANT_BYTES: usize = 36;
+use crate::types::{LeaseId, PartitionId, name_bytes};
 
 /// Bounds names: tenant, queue and the longer of partition and group, in bytes.
 ///
 /// # Errors
 /// 413 `name_too_long`.
 pub(crate) fn check_names(queue: &str, partition: &str, group: &str, limit: u32) -> Result<(), ApiError> {
-    let bytes = (TENANT_BYTES + queue.len() + partition.len().max(group.len())) as u64;
+    let bytes = name_bytes(queue, partition, group);
     let limit = u64::from(limit);
     if bytes > limit { Err(BrokerError::NameTooLong { bytes, limit }.into()) } else { Ok(()) }
 }

@@ -34,7 +34,7 @@ async fn a_whole_batch_fans_out_over_queues_and_partitions() {
     for message in &popped {
         let n = number(message);
         transaction = transaction
-            .push_to(if n % 2 == 0 { &a } else { &b }, format!("p{n}"), json!({ "n": n }))
+            .push_to(if n.is_multiple_of(2) { &a } else { &b }, format!("p{n}"), json!({ "n": n }))
             .unwrap();
     }
     assert!(transaction.commit().await.unwrap().success);
