@@ -13,12 +13,11 @@ use super::handle::{Answers, Handle};
 use super::state::State;
 use super::status::Status;
 use super::storage::{Ended, Storage};
-use crate::engine::EngineSettings;
 use crate::engine::commit::Engine;
 use crate::engine::maintenance::Maintenance;
 use crate::engine::recovery::{RecoveryError, recover};
+use crate::engine::{EngineSettings, Layout};
 use crate::io::{self as seam, Backend, Clock, IdSource, LockGuard, OsFs, Ring, SyncMode, Waker};
-use crate::log::files::Layout;
 use crate::types::LogId;
 
 /// Operations that may be unfinished at once: a few groups in flight and the loads of blocked commands.

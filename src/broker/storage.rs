@@ -135,8 +135,8 @@ impl<R: Ring> Storage<R> {
     fn next_timeout(&self, drained: bool, made_room: bool) -> Option<Duration> {
         let engine = &self.core.journal;
         let waits_for_room = !self.blocked.is_empty() || self.core.wants_room();
-        let can_go_on = (made_room && waits_for_room)
-            || (!drained && self.blocked.is_empty() && engine.takes_more());
+        let can_go_on =
+            (made_room && waits_for_room) || (!drained && self.blocked.is_empty() && engine.takes_more());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
         if can_go_on {
             return Some(Duration::ZERO);

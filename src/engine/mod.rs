@@ -17,6 +17,8 @@ pub mod maintenance;
 pub mod recovery;
 pub mod superblock;
 
+pub use crate::log::files::Layout;
+
 use crate::format::file_header::{FileHeader, FileKind};
 use crate::types::{BLOCK_BYTES, Epoch, FileNumber, LogId, Seq};
 

@@ -4,118 +4,36 @@
 //! that it names → the tail rule (`log::tail`) → repair → epoch. The state changes through the same `apply` that runs
 //! live. Nothing is destroyed before its copy is in quarantine; every step may be interrupted and begun again.
 //!
+//! `repair` holds the end of it, `error` why it may refuse.
+//!
 //! Memory: one window per file that is being read, besides the state itself.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+mod error;
+mod repair;
 
-use hashbrown::HashMap;
-use thiserror::Error;
+use std::path::{Path, PathBuf};
 
 use crate::cursor::read_body;
 use crate::engine::EngineSettings;
 use crate::engine::commit::Parts;
-use crate::engine::lane::{Lane, Prepared};
-use crate::engine::machine::{Impossible, Machine};
-use crate::engine::superblock::{self, SuperblockError};
-use crate::format::DecodeError;
+use crate::engine::machine::Machine;
+use crate::engine::superblock;
 use crate::format::checkpoint::{CheckpointInfo, Decoder};
 use crate::format::entry;
-use crate::format::file_header::{FileHeader, FileKind};
+use crate::format::file_header::FileKind;
 use crate::format::frame::{FrameKind, MessageRef, SealBody};
 use crate::format::run::Runs;
 use crate::format::superblock::Superblock;
 use crate::index::runs::Place;
-use crate::io::{AlignedBuf, BLOCK_BYTES, Fs, FsFile, OpenMode, ReadAt};
+use crate::io::{Fs, FsFile, OpenMode, ReadAt};
 use crate::log::appender::Resume;
-use crate::log::files::{Layout, prepare, scrub};
-use crate::log::tail::{Findings, Verdict, decide};
-use crate::log::walk::{Found, OpenError, Walk};
-use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
+use crate::log::files::Layout;
+use crate::log::tail::Verdict;
+use crate::log::walk::{Found, Walk};
+use error::ImpossibleRun;
+pub use error::RecoveryError;
 
-/// Why a start is refused. Nothing was changed.
-#[derive(Debug, Error)]
-pub enum RecoveryError {
-    /// The operating system said no.
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    /// The superblock cannot be used.
-    #[error("{0}; restore it from a backup, nothing was changed")]
-    Superblock(#[from] SuperblockError),
-    /// There are files and no superblock.
-    #[error(
-        "{dir} holds {files} segment or cursor files and no SUPERBLOCK; restore it from a backup or start with an empty directory, nothing was changed"
-    )]
-    MissingSuperblock {
-        /// The data directory.
-        dir: PathBuf,
-        /// Files found.
-        files: usize,
-    },
-    /// A file that must be there is not.
-    #[error("{path} is missing: {why}; restore it from a backup, nothing was changed")]
-    MissingFile {
-        /// The file.
-        path: PathBuf,
-        /// How that is known.
-        why: String,
-    },
-    /// A file cannot be opened for what it is.
-    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: OpenError,
-    },
-    /// No kept checkpoint can be used.
-    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
-    Checkpoint {
-        /// The newest one.
-        path: PathBuf,
-        /// What is wrong with it.
-        error: String,
-    },
-    /// What is there does not add up to what the records promise.
-    #[error("{dir}: {error}; restore the missing file from a backup, nothing was changed")]
-    Incomplete {
-        /// The data directory.
-        dir: PathBuf,
-        /// What is missing.
-        error: Impossible,
-    },
-    /// A record that no writer writes.
-    #[error(
-        "{path}: frame at byte {position}, seq {seq}: {error}; this is a bug or tampering, nothing was changed"
-    )]
-    Impossible {
-        /// The file.
-        path: PathBuf,
-        /// Byte of the frame.
-        position: u64,
-        /// Its seq.
-        seq: Seq,
-        /// What is wrong.
-        error: String,
-    },
-    /// The tail rule refuses.
-    #[error(
-        "{path}: damage at byte {position}, seq {seq}: {verdict:?} ({detail}); acknowledged data may be there, so it is not cut; nothing was changed"
-    )]
-    Refused {
-        /// The file.
-        path: PathBuf,
-        /// Byte of the first frame that is not whole.
-        position: u64,
-        /// The first seq that is not whole.
-        seq: Seq,
-        /// The row of the table.
-        verdict: Verdict,
-        /// What was found behind it.
-        detail: String,
-    },
-}
+use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
 
 /// What recovery did, for the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -605,226 +523,6 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             return Ok(whole.then(|| (open.path.clone(), open.number, found)));
         }
     }
-
-    /// Collects what stands behind the last whole group in both lanes, decides, and repairs.
-    fn judge_tail(&mut self) -> Result<(), RecoveryError> {
-        let stop = self.last_seq.next();
-        // A group that was not whole moved the segment's walk past it: go back to the end of the last whole one.
-        let (segment_at, segment_from) = self.lane_end(FileKind::Segment)?;
-        let (cursor_at, cursor_from) = self.lane_end(FileKind::Cursor)?;
-        let clean = self.superblock.0.clean_seq == self.last_seq && self.last_seq > Seq(0);
-        if clean {
-            return Ok(()); // the last process left nothing to look for
-        }
-        let mut found = Findings { vouched: self.vouched, ..Findings::default() };
-        let mut depth = self.settings.pipeline_depth;
-        let mut dirty = Vec::new();
-        for (kind, at, from) in
-            [(FileKind::Segment, segment_at, segment_from), (FileKind::Cursor, cursor_at, cursor_from)]
-        {
-            let files = match kind {
-                FileKind::Segment => &mut self.segments,
-                FileKind::Cursor | FileKind::Checkpoint => &mut self.cursors,
-            };
-            for (index, open) in files.iter_mut().enumerate().skip(at) {
-                let from = if index == at { from } else { BLOCK_BYTES as u64 };
-                let header = *open.walk.header();
-                depth = depth.max(header.pipeline_depth);
-                let later = open.walk.later_frames(from)?;
-                found.vouched = found.vouched.max(later.watermark);
-                found.highest_seq = found.highest_seq.max(later.highest_seq.filter(|seq| *seq >= stop));
-                let window = header.max_frame_bytes * u64::from(header.pipeline_depth + 1);
-                found.too_wide |= later.count > 0 && later.last_position > from + window;
-                found.damage |= later.dirty_end > from;
-                if later.dirty_end > from {
-                    dirty.push((kind, index, from, later.dirty_end));
-                }
-            }
-        }
-        let verdict = decide(stop, depth, &found);
-        let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
-        match verdict {
-            Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
-                return Err(RecoveryError::Refused {
-                    path: cursor,
-                    position: cursor_from,
-                    seq: stop,
-                    verdict,
-                    detail: format!(
-                        "frames vouch for everything up to seq {}, highest seq found behind it: {}",
-                        found.vouched,
-                        found.highest_seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string()),
-                    ),
-                });
-            }
-            Verdict::CutInFlight => {
-                tracing::warn!(
-                    "cutting seq {stop} and what was in flight with it at {} byte {cursor_from}: none of it was acknowledged; copies go to {}",
-                    cursor.display(),
-                    self.layout.quarantine_dir().display()
-                );
-                self.report.cut = Some(stop);
-            }
-            Verdict::TornTail => {
-                tracing::warn!(
-                    "cutting a torn tail at seq {stop}, {} byte {cursor_from}: it was never acknowledged",
-                    cursor.display()
-                );
-                self.report.cut = Some(stop);
-            }
-            Verdict::CleanEnd => {}
-        }
-        for (kind, index, from, to) in dirty {
-            self.cut(kind, index, from, to)?;
-        }
-        Ok(())
-    }
-
-    /// Index of the file in which a lane ends and the byte where its next frame goes: behind the last whole group,
-    /// and behind the noops that follow it.
-    fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
-        let (files, at, end) = match kind {
-            FileKind::Segment => (&mut self.segments, self.segment_at, &mut self.segment_end),
-            FileKind::Cursor | FileKind::Checkpoint => {
-                (&mut self.cursors, self.cursor_at, &mut self.cursor_end)
-            }
-        };
-        let Some(open) = files.get_mut(at) else { return Ok((at, BLOCK_BYTES as u64)) };
-        // Where the lane has moved on to a file without a whole group, it goes on at that file's beginning.
-        let mut resume = match *end {
-            Some((index, resume)) if index == at => resume,
-            _ => open.walk.beginning(),
-        };
-        open.walk.rewind(resume);
-        while let Some(found) = open.walk.next_frame()? {
-            match found.header.kind {
-                FrameKind::Noop => resume = open.walk.resume(),
-                FrameKind::Commit | FrameKind::Seal | FrameKind::Rewrite => break,
-            }
-        }
-        *end = Some((at, resume));
-        Ok((at, resume.position))
-    }
-
-    /// Copies a stretch to quarantine, durably, then zeroes it.
-    fn cut(&mut self, kind: FileKind, index: usize, from: u64, to: u64) -> Result<(), RecoveryError> {
-        let files = match kind {
-            FileKind::Segment => &self.segments,
-            FileKind::Cursor | FileKind::Checkpoint => &self.cursors,
-        };
-        let Some(open) = files.get(index) else { return Ok(()) };
-        let name = open.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let copy = self.layout.quarantine_dir().join(format!("{name}.{from}.seq{}", self.last_seq.next()));
-        match self.fs.remove(&copy) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        {
-            let target = self.fs.open(&copy, OpenMode::Create)?;
-            let mut position = from;
-            while position < to {
-                let bytes = usize::try_from((to - position).min(1 << 20)).unwrap_or(BLOCK_BYTES);
-                let mut data = AlignedBuf::with_capacity(bytes);
-                data.extend_from_slice(&open.walk.file().read_at(position, bytes)?);
-                data.pad_to_block();
-                target.write_at(position - from, &data)?;
-                position += bytes as u64;
-            }
-            target.sync_data()?;
-        }
-        self.fs.sync_dir(&self.layout.quarantine_dir())?;
-        self.report.quarantined_bytes += to - from;
-        scrub(open.walk.file(), from, to)?;
-        Ok(())
-    }
-
-    /// Makes what was read durable, raises the epoch, and opens the lanes.
-    fn finish(mut self) -> Result<Recovered<M, F::File>, RecoveryError> {
-        let log = self.superblock.0.log;
-        for kind in [FileKind::Segment, FileKind::Cursor] {
-            let empty = match kind {
-                FileKind::Segment => self.segments.is_empty(),
-                FileKind::Cursor | FileKind::Checkpoint => self.cursors.is_empty(),
-            };
-            if empty {
-                let header = self.settings.header(kind, log, FileNumber(1), Epoch(0), Seq(0));
-                prepare(self.fs, self.layout, &header)?;
-            }
-        }
-        // What was read may be in a device's cache only: nothing is served before it is synced.
-        for open in self.segments.iter().chain(&self.cursors) {
-            open.walk.file().sync_data()?;
-        }
-        for kind in [FileKind::Segment, FileKind::Cursor] {
-            self.fs.sync_dir(&self.layout.dir(kind))?;
-        }
-        let epoch = Epoch(self.epoch.0 + 1);
-        superblock::write(self.fs, self.layout, &mut self.superblock, |block| {
-            block.epoch = epoch;
-            block.clean_seq = Seq(0);
-        })?;
-        let mut readers = HashMap::new();
-        let segments = self.open_lane(FileKind::Segment, Some(&mut readers))?;
-        let cursors = self.open_lane(FileKind::Cursor, None)?;
-        Ok(Recovered {
-            machine: self.machine,
-            parts: Parts {
-                log,
-                epoch,
-                last_seq: self.last_seq,
-                log_time: self.log_time,
-                segments,
-                cursors,
-                readers,
-                cursor_bytes: self.cursor_bytes,
-            },
-            superblock: self.superblock,
-            checkpoints: self.checkpoints,
-            last_stamp: self.checkpoint.map_or(WallTime(0), |info| info.last_stamp),
-            report: self.report,
-        })
-    }
-
-    fn open_lane(
-        &self,
-        kind: FileKind,
-        mut readers: Option<&mut HashMap<FileNumber, Arc<F::File>>>,
-    ) -> Result<Lane<F::File>, RecoveryError> {
-        let (files, at, end) = match kind {
-            FileKind::Segment => (&self.segments, self.segment_at, self.segment_end),
-            FileKind::Cursor | FileKind::Checkpoint => (&self.cursors, self.cursor_at, self.cursor_end),
-        };
-        let mut active = None;
-        let mut prepared = Vec::new();
-        let fresh: FileHeader =
-            self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
-        let headers: Vec<FileHeader> = if files.is_empty() {
-            vec![fresh]
-        } else {
-            files.iter().map(|open| *open.walk.header()).collect()
-        };
-        for (index, header) in headers.iter().enumerate() {
-            if index < at {
-                if let Some(readers) = readers.as_deref_mut() {
-                    let path = self.layout.path(kind, header.number);
-                    readers.insert(header.number, Arc::new(self.fs.open(&path, OpenMode::Read)?));
-                }
-                continue;
-            }
-            let resume = end.filter(|_| index == at).map(|(_, resume)| resume);
-            let file = Prepared::open(self.fs, self.layout, header, resume)?;
-            if let Some(readers) = readers.as_deref_mut() {
-                readers.insert(header.number, Arc::clone(&file.reader));
-            }
-            if index == at {
-                active = Some(file.appender);
-            } else {
-                prepared.push(file);
-            }
-        }
-        let active = active.unwrap_or_else(|| unreachable!("a lane has a file at least"));
-        Ok(Lane::new(kind, active, prepared, Vec::new()))
-    }
 }
 
 fn collect_ids(
@@ -841,12 +539,4 @@ fn collect_ids(
         return Err(ImpossibleRun::Count { got: ids.len(), want: count });
     }
     Ok(())
-}
-
-#[derive(Debug, Error)]
-enum ImpossibleRun {
-    #[error("{0}")]
-    Entry(#[from] DecodeError),
-    #[error("a run of {want} messages holds {got}")]
-    Count { got: usize, want: u32 },
 }

@@ -1,0 +1,105 @@
+//! Why a start is refused.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::engine::machine::Impossible;
+use crate::engine::superblock::SuperblockError;
+use crate::format::DecodeError;
+use crate::log::tail::Verdict;
+use crate::log::walk::OpenError;
+use crate::types::Seq;
+
+/// Why a start is refused. Nothing was changed.
+#[derive(Debug, Error)]
+pub enum RecoveryError {
+    /// The operating system said no.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The superblock cannot be used.
+    #[error("{0}; restore it from a backup, nothing was changed")]
+    Superblock(#[from] SuperblockError),
+    /// There are files and no superblock.
+    #[error(
+        "{dir} holds {files} segment or cursor files and no SUPERBLOCK; restore it from a backup or start with an empty directory, nothing was changed"
+    )]
+    MissingSuperblock {
+        /// The data directory.
+        dir: PathBuf,
+        /// Files found.
+        files: usize,
+    },
+    /// A file that must be there is not.
+    #[error("{path} is missing: {why}; restore it from a backup, nothing was changed")]
+    MissingFile {
+        /// The file.
+        path: PathBuf,
+        /// How that is known.
+        why: String,
+    },
+    /// A file cannot be opened for what it is.
+    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: OpenError,
+    },
+    /// No kept checkpoint can be used.
+    #[error("{path}: {error}; restore it from a backup, nothing was changed")]
+    Checkpoint {
+        /// The newest one.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// What is there does not add up to what the records promise.
+    #[error("{dir}: {error}; restore the missing file from a backup, nothing was changed")]
+    Incomplete {
+        /// The data directory.
+        dir: PathBuf,
+        /// What is missing.
+        error: Impossible,
+    },
+    /// A record that no writer writes.
+    #[error(
+        "{path}: frame at byte {position}, seq {seq}: {error}; this is a bug or tampering, nothing was changed"
+    )]
+    Impossible {
+        /// The file.
+        path: PathBuf,
+        /// Byte of the frame.
+        position: u64,
+        /// Its seq.
+        seq: Seq,
+        /// What is wrong.
+        error: String,
+    },
+    /// The tail rule refuses.
+    #[error(
+        "{path}: damage at byte {position}, seq {seq}: {verdict:?} ({detail}); acknowledged data may be there, so it is not cut; nothing was changed"
+    )]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Byte of the first frame that is not whole.
+        position: u64,
+        /// The first seq that is not whole.
+        seq: Seq,
+        /// The row of the table.
+        verdict: Verdict,
+        /// What was found behind it.
+        detail: String,
+    },
+}
+
+/// A run that does not hold what its header says.
+#[derive(Debug, Error)]
+pub(super) enum ImpossibleRun {
+    #[error("{0}")]
+    Entry(#[from] DecodeError),
+    #[error("a run of {want} messages holds {got}")]
+    Count { got: usize, want: u32 },
+}

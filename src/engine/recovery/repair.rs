@@ -1,0 +1,242 @@
+//! The end of recovery: the tail rule, what it cuts, and the lanes that go on.
+//!
+//! Invariant: nothing is zeroed before its copy in quarantine is durable.
+
+use std::io;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::{Recovered, Recovery, RecoveryError};
+use crate::engine::commit::Parts;
+use crate::engine::lane::{Lane, Prepared};
+use crate::engine::machine::Machine;
+use crate::engine::superblock;
+use crate::format::file_header::{FileHeader, FileKind};
+use crate::format::frame::FrameKind;
+use crate::io::{AlignedBuf, BLOCK_BYTES, Fs, FsFile, OpenMode, ReadAt};
+use crate::log::files::{prepare, scrub};
+use crate::log::tail::{Findings, Verdict, decide};
+use crate::types::{Epoch, FileNumber, Seq, WallTime};
+
+impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
+    /// Collects what stands behind the last whole group in both lanes, decides, and repairs.
+    pub(super) fn judge_tail(&mut self) -> Result<(), RecoveryError> {
+        let stop = self.last_seq.next();
+        // A group that was not whole moved the segment's walk past it: go back to the end of the last whole one.
+        let (segment_at, segment_from) = self.lane_end(FileKind::Segment)?;
+        let (cursor_at, cursor_from) = self.lane_end(FileKind::Cursor)?;
+        let clean = self.superblock.0.clean_seq == self.last_seq && self.last_seq > Seq(0);
+        if clean {
+            return Ok(()); // the last process left nothing to look for
+        }
+        let mut found = Findings { vouched: self.vouched, ..Findings::default() };
+        let mut depth = self.settings.pipeline_depth;
+        let mut dirty = Vec::new();
+        for (kind, at, from) in
+            [(FileKind::Segment, segment_at, segment_from), (FileKind::Cursor, cursor_at, cursor_from)]
+        {
+            let files = match kind {
+                FileKind::Segment => &mut self.segments,
+                FileKind::Cursor | FileKind::Checkpoint => &mut self.cursors,
+            };
+            for (index, open) in files.iter_mut().enumerate().skip(at) {
+                let from = if index == at { from } else { BLOCK_BYTES as u64 };
+                let header = *open.walk.header();
+                depth = depth.max(header.pipeline_depth);
+                let later = open.walk.later_frames(from)?;
+                found.vouched = found.vouched.max(later.watermark);
+                found.highest_seq = found.highest_seq.max(later.highest_seq.filter(|seq| *seq >= stop));
+                let window = header.max_frame_bytes * u64::from(header.pipeline_depth + 1);
+                found.too_wide |= later.count > 0 && later.last_position > from + window;
+                found.damage |= later.dirty_end > from;
+                if later.dirty_end > from {
+                    dirty.push((kind, index, from, later.dirty_end));
+                }
+            }
+        }
+        let verdict = decide(stop, depth, &found);
+        let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
+        match verdict {
+            Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
+                return Err(RecoveryError::Refused {
+                    path: cursor,
+                    position: cursor_from,
+                    seq: stop,
+                    verdict,
+                    detail: format!(
+                        "frames vouch for everything up to seq {}, highest seq found behind it: {}",
+                        found.vouched,
+                        found.highest_seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string()),
+                    ),
+                });
+            }
+            Verdict::CutInFlight => {
+                tracing::warn!(
+                    "cutting seq {stop} and what was in flight with it at {} byte {cursor_from}: none of it was acknowledged; copies go to {}",
+                    cursor.display(),
+                    self.layout.quarantine_dir().display()
+                );
+                self.report.cut = Some(stop);
+            }
+            Verdict::TornTail => {
+                tracing::warn!(
+                    "cutting a torn tail at seq {stop}, {} byte {cursor_from}: it was never acknowledged",
+                    cursor.display()
+                );
+                self.report.cut = Some(stop);
+            }
+            Verdict::CleanEnd => {}
+        }
+        for (kind, index, from, to) in dirty {
+            self.cut(kind, index, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Index of the file in which a lane ends and the byte where its next frame goes: behind the last whole group,
+    /// and behind the noops that follow it.
+    fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
+        let (files, at, end) = match kind {
+            FileKind::Segment => (&mut self.segments, self.segment_at, &mut self.segment_end),
+            FileKind::Cursor | FileKind::Checkpoint => {
+                (&mut self.cursors, self.cursor_at, &mut self.cursor_end)
+            }
+        };
+        let Some(open) = files.get_mut(at) else { return Ok((at, BLOCK_BYTES as u64)) };
+        // Where the lane has moved on to a file without a whole group, it goes on at that file's beginning.
+        let mut resume = match *end {
+            Some((index, resume)) if index == at => resume,
+            _ => open.walk.beginning(),
+        };
+        open.walk.rewind(resume);
+        while let Some(found) = open.walk.next_frame()? {
+            match found.header.kind {
+                FrameKind::Noop => resume = open.walk.resume(),
+                FrameKind::Commit | FrameKind::Seal | FrameKind::Rewrite => break,
+            }
+        }
+        *end = Some((at, resume));
+        Ok((at, resume.position))
+    }
+
+    /// Copies a stretch to quarantine, durably, then zeroes it.
+    fn cut(&mut self, kind: FileKind, index: usize, from: u64, to: u64) -> Result<(), RecoveryError> {
+        let files = match kind {
+            FileKind::Segment => &self.segments,
+            FileKind::Cursor | FileKind::Checkpoint => &self.cursors,
+        };
+        let Some(open) = files.get(index) else { return Ok(()) };
+        let name = open.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let copy = self.layout.quarantine_dir().join(format!("{name}.{from}.seq{}", self.last_seq.next()));
+        match self.fs.remove(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        {
+            let target = self.fs.open(&copy, OpenMode::Create)?;
+            let mut position = from;
+            while position < to {
+                let bytes = usize::try_from((to - position).min(1 << 20)).unwrap_or(BLOCK_BYTES);
+                let mut data = AlignedBuf::with_capacity(bytes);
+                data.extend_from_slice(&open.walk.file().read_at(position, bytes)?);
+                data.pad_to_block();
+                target.write_at(position - from, &data)?;
+                position += bytes as u64;
+            }
+            target.sync_data()?;
+        }
+        self.fs.sync_dir(&self.layout.quarantine_dir())?;
+        self.report.quarantined_bytes += to - from;
+        scrub(open.walk.file(), from, to)?;
+        Ok(())
+    }
+
+    /// Makes what was read durable, raises the epoch, and opens the lanes.
+    pub(super) fn finish(mut self) -> Result<Recovered<M, F::File>, RecoveryError> {
+        let log = self.superblock.0.log;
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            let empty = match kind {
+                FileKind::Segment => self.segments.is_empty(),
+                FileKind::Cursor | FileKind::Checkpoint => self.cursors.is_empty(),
+            };
+            if empty {
+                let header = self.settings.header(kind, log, FileNumber(1), Epoch(0), Seq(0));
+                prepare(self.fs, self.layout, &header)?;
+            }
+        }
+        // What was read may be in a device's cache only: nothing is served before it is synced.
+        for open in self.segments.iter().chain(&self.cursors) {
+            open.walk.file().sync_data()?;
+        }
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            self.fs.sync_dir(&self.layout.dir(kind))?;
+        }
+        let epoch = Epoch(self.epoch.0 + 1);
+        superblock::write(self.fs, self.layout, &mut self.superblock, |block| {
+            block.epoch = epoch;
+            block.clean_seq = Seq(0);
+        })?;
+        let mut readers = HashMap::new();
+        let segments = self.open_lane(FileKind::Segment, Some(&mut readers))?;
+        let cursors = self.open_lane(FileKind::Cursor, None)?;
+        Ok(Recovered {
+            machine: self.machine,
+            parts: Parts {
+                log,
+                epoch,
+                last_seq: self.last_seq,
+                log_time: self.log_time,
+                segments,
+                cursors,
+                readers,
+                cursor_bytes: self.cursor_bytes,
+            },
+            superblock: self.superblock,
+            checkpoints: self.checkpoints,
+            last_stamp: self.checkpoint.map_or(WallTime(0), |info| info.last_stamp),
+            report: self.report,
+        })
+    }
+
+    fn open_lane(
+        &self,
+        kind: FileKind,
+        mut readers: Option<&mut HashMap<FileNumber, Arc<F::File>>>,
+    ) -> Result<Lane<F::File>, RecoveryError> {
+        let (files, at, end) = match kind {
+            FileKind::Segment => (&self.segments, self.segment_at, self.segment_end),
+            FileKind::Cursor | FileKind::Checkpoint => (&self.cursors, self.cursor_at, self.cursor_end),
+        };
+        let mut active = None;
+        let mut prepared = Vec::new();
+        let fresh: FileHeader =
+            self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
+        let headers: Vec<FileHeader> = if files.is_empty() {
+            vec![fresh]
+        } else {
+            files.iter().map(|open| *open.walk.header()).collect()
+        };
+        for (index, header) in headers.iter().enumerate() {
+            if index < at {
+                if let Some(readers) = readers.as_deref_mut() {
+                    let path = self.layout.path(kind, header.number);
+                    readers.insert(header.number, Arc::new(self.fs.open(&path, OpenMode::Read)?));
+                }
+                continue;
+            }
+            let resume = end.filter(|_| index == at).map(|(_, resume)| resume);
+            let file = Prepared::open(self.fs, self.layout, header, resume)?;
+            if let Some(readers) = readers.as_deref_mut() {
+                readers.insert(header.number, Arc::clone(&file.reader));
+            }
+            if index == at {
+                active = Some(file.appender);
+            } else {
+                prepared.push(file);
+            }
+        }
+        let active = active.unwrap_or_else(|| unreachable!("a lane has a file at least"));
+        Ok(Lane::new(kind, active, prepared, Vec::new()))
+    }
+}
