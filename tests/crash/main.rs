@@ -22,6 +22,7 @@ mod keepsakes;
 mod ledger;
 mod load;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +32,9 @@ use common::{Daemon, SMALL_FILES};
 use judge::Judge;
 use keepsakes::Keepsakes;
 use load::Load;
+
+/// Rounds before a new data directory, so that a long run is not spent on reading an ever longer log.
+const ROUNDS_PER_LIFE: u64 = 20;
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
@@ -47,13 +51,23 @@ fn chance() -> Chance {
 async fn nothing_answered_is_lost_or_changed_by_sigkill() {
     let rounds = setting("COMB_CRASH_ROUNDS").unwrap_or(10);
     let mut chance = chance();
+    let mut done = 0;
+    while done < rounds {
+        let some = ROUNDS_PER_LIFE.min(rounds - done);
+        kill_again_and_again(done..done + some, &mut chance).await;
+        done += some;
+    }
+}
+
+/// Rounds on one data directory.
+async fn kill_again_and_again(rounds: Range<u64>, chance: &mut Chance) {
     let daemon = Arc::new(Daemon::start(SMALL_FILES));
     let api = Api::of(Arc::clone(&daemon));
     let mut judge = Judge::new(api.clone());
     judge.prepare().await;
-    for round in 0..rounds {
+    for round in rounds {
         let keepsakes = Keepsakes::make(&api, round).await;
-        let load = Load::start(&api, judge.ledger(), round, &mut chance);
+        let load = Load::start(&api, judge.ledger(), round, chance);
         tokio::time::sleep(Duration::from_millis(chance.between(50, 1200))).await;
         load.expect_the_end();
         daemon.kill();
@@ -64,7 +78,7 @@ async fn nothing_answered_is_lost_or_changed_by_sigkill() {
         }
         daemon.restart();
         keepsakes.check(&api).await;
-        judge.check(&mut chance).await;
+        judge.check(chance).await;
         println!("round {round}: {}", judge.ledger().summary());
     }
     judge.check_everything_again().await;
