@@ -220,7 +220,8 @@ fn picture(state: &State) -> Vec<String> {
 }
 
 fn payload(number: u64, bytes: usize) -> Vec<u8> {
-    format!("\"{number:0width$}\"", width = bytes.saturating_sub(2)).into_bytes()
+    let digits = number.to_string();
+    format!("\"{}{digits}\"", "0".repeat(bytes.saturating_sub(2 + digits.len()))).into_bytes()
 }
 
 /// Groups over several segments and cursor files; returns the picture and the last seq.
