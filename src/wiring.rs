@@ -49,6 +49,9 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
 /// # Errors
 /// The data directory cannot be used; the text says which file and why.
 pub fn start_storage(config: &Config, status: Arc<Status>) -> Result<Running, StartFailure> {
+    if let Some(files) = crate::io::raise_file_limit() {
+        tracing::debug!(files, "limit of open files");
+    }
     let running =
         start(broker_settings(config), Arc::clone(&status)).map_err(|error| StartFailure(Box::new(error)))?;
     let nudge = running.nudge();

@@ -57,8 +57,15 @@ struct Driver {
 }
 
 fn try_recover(dir: &Path) -> Result<Recovered<State, DirectFile>, RecoveryError> {
+    recover_with(dir, &settings())
+}
+
+fn recover_with(
+    dir: &Path,
+    settings: &EngineSettings,
+) -> Result<Recovered<State, DirectFile>, RecoveryError> {
     let fs = OsFs::new(dir).unwrap();
-    recover::<State, OsFs>(&fs, &Layout::new(dir), &settings(), LogId(77), &|_, _| {})
+    recover::<State, OsFs>(&fs, &Layout::new(dir), settings, LogId(77), &|_, _| {})
 }
 
 impl Driver {
@@ -69,7 +76,7 @@ impl Driver {
     fn open_with(dir: &Path, settings: EngineSettings) -> Driver {
         let fs = OsFs::new(dir).unwrap();
         let layout = Layout::new(dir);
-        let recovered = try_recover(dir).unwrap();
+        let recovered = recover_with(dir, &settings).unwrap();
         let log = recovered.parts.log;
         let (jobs, jobs_receiver) = mpsc::channel();
         let (outcomes, outcomes_receiver) = mpsc::channel();
@@ -213,7 +220,8 @@ fn picture(state: &State) -> Vec<String> {
 }
 
 fn payload(number: u64, bytes: usize) -> Vec<u8> {
-    format!("\"{number:0width$}\"", width = bytes.saturating_sub(2)).into_bytes()
+    let digits = number.to_string();
+    format!("\"{}{digits}\"", "0".repeat(bytes.saturating_sub(2 + digits.len()))).into_bytes()
 }
 
 /// Groups over several segments and cursor files; returns the picture and the last seq.
@@ -443,4 +451,83 @@ fn first_files_are_numbered_one() {
     assert_eq!(recovered.parts.segments.active.number(), FileNumber(1));
     assert_eq!(recovered.parts.cursors.active.number(), FileNumber(1));
     assert_eq!(recovered.parts.last_seq, Seq(0));
+}
+
+/// Files keep the limits of their headers: what larger settings allow must not go into an older, smaller file, where
+/// the next recovery would take it for damage.
+#[test]
+fn frames_that_only_larger_settings_allow_survive_in_a_log_made_with_smaller_ones() {
+    let dir = TempDir::new().unwrap();
+    let mut driver = Driver::open(dir.path());
+    driver.create(1);
+    driver.push(1, &[payload(1, 100)]);
+    driver.commit();
+    driver.crash();
+    let larger = EngineSettings {
+        segment_bytes: 4 * SEGMENT_BYTES,
+        cursor_file_bytes: 8 * CURSOR_BYTES,
+        group_bytes: 1 << 20,
+        atomic_group_bytes: 1 << 20,
+        pipeline_depth: 4,
+        ..settings()
+    };
+    let mut driver = Driver::open_with(dir.path(), larger.clone());
+    // A cursor frame above a quarter of the old cursor file, then a message frame above half of the old segment.
+    for id in 2..=2000 {
+        driver.stage(&Delta::Partition(PartitionDef {
+            partition: PartitionId(id),
+            queue: QueueId(1),
+            name: &format!("a-partition-with-a-rather-long-name-{id}"),
+            dead_letters_of: None,
+            next: Offset(0),
+            start: Offset(0),
+            last_created: WallTime(0),
+            last_logged: LogTime(0),
+            created: WallTime(1),
+        }));
+    }
+    driver.commit();
+    driver.push(1, &[payload(2, 700 << 10)]);
+    let seq = driver.commit();
+    let before = driver.crash();
+    for settings in [&larger, &settings()] {
+        let recovered = recover_with(dir.path(), settings).unwrap();
+        assert_eq!(recovered.parts.last_seq, seq);
+        assert_eq!(recovered.report.cut, None);
+        assert_eq!(picture(&recovered.machine), before);
+    }
+}
+
+/// Half of a segment is not always whole blocks; the largest frame that is accepted must be one that is read back.
+#[test]
+fn the_largest_frame_of_a_segment_of_odd_blocks_is_read_back() {
+    let dir = TempDir::new().unwrap();
+    let odd = EngineSettings {
+        segment_bytes: SEGMENT_BYTES + 4096,
+        group_bytes: 1 << 20,
+        atomic_group_bytes: 1 << 20,
+        ..settings()
+    };
+    let mut driver = Driver::open_with(dir.path(), odd.clone());
+    driver.create(1);
+    let limit =
+        (1..1 << 20).rev().find(|bytes| !matches!(driver.engine.room(*bytes, 0), Room::TooLarge { .. }));
+    driver.push(1, &[payload(1, usize::try_from(limit.unwrap()).unwrap() - 300)]);
+    let seq = driver.commit();
+    let before = driver.crash();
+    let recovered = recover_with(dir.path(), &odd).unwrap();
+    assert_eq!(recovered.parts.last_seq, seq);
+    assert_eq!(picture(&recovered.machine), before);
+}
+
+#[test]
+fn what_a_process_left_half_made_is_removed_at_the_next_start() {
+    let dir = TempDir::new().unwrap();
+    fill(dir.path(), 3);
+    let half = dir.path().join("spare/0000000000000009.ckpt.tmp");
+    let unnamed = dir.path().join("checkpoints/0000000000000003.ckpt");
+    fs::write(&half, [1; 4096]).unwrap();
+    fs::write(&unnamed, [1; 4096]).unwrap();
+    try_recover(dir.path()).unwrap();
+    assert!(!half.exists() && !unnamed.exists());
 }

@@ -97,9 +97,10 @@ impl<R: Ring> Storage<R> {
             self.core.tick();
             self.core.settle();
             self.collect_parked_answers();
+            let made_room = self.core.journal.submit();
+            // Behind `submit`: under steady load this is where the open group is empty every now and then.
             let last_stamp = self.core.state.last_stamp;
             self.core.journal.checkpoint(&self.core.state, last_stamp);
-            let made_room = self.core.journal.submit();
             self.publish();
             self.send_batch();
             self.report();

@@ -286,12 +286,12 @@ impl<R: Ring> Engine<R> {
             return Room::Later;
         }
         let frame = messages.next_multiple_of(BLOCK_BYTES as u64);
-        if frame + self.copies_reserve() <= self.segments.active.room() {
+        if self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room() {
             return Room::Now;
         }
         match self.full_free_bytes {
             Some(free_bytes) if !self.segments.has_next() => {
-                Room::Full { free_bytes, copies: frame <= self.segments.active.room() }
+                Room::Full { free_bytes, copies: self.segments.active.takes(frame) }
             }
             _ => {
                 self.wanted.set(self.wanted.get().max(run_bytes));
@@ -308,9 +308,9 @@ impl<R: Ring> Engine<R> {
         }
         let run_bytes = self.wanted.take();
         let frame = (run_bytes + FRAME_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64);
-        if frame + self.copies_reserve() > self.segments.active.room()
-            && let Some((number, reader)) = self.segments.roll()
-        {
+        let fits =
+            self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room();
+        if !fits && let Some((number, reader)) = self.segments.roll() {
             self.readers.insert(number, reader);
             tracing::debug!(segment = number.0, "rolled to the next segment");
             return true;
@@ -399,7 +399,11 @@ impl<R: Ring> Engine<R> {
     }
 
     fn slot_is_free(&self) -> bool {
-        self.flights.len() < self.settings.pipeline_depth as usize
+        // A file that is older than the settings was promised fewer groups in flight, perhaps.
+        let depth = (self.settings.pipeline_depth as usize)
+            .min(self.segments.active.depth())
+            .min(self.cursors.active.depth());
+        self.flights.len() < depth
     }
 
     /// Hands the open group to the kernel if a pipeline slot is free and its cursor frame has room; likewise a noop
@@ -428,7 +432,7 @@ impl<R: Ring> Engine<R> {
 
     fn cursor_file_has_room(&mut self) -> bool {
         let bytes = frame_bytes(self.open.deltas.len() + FRAME_HEADER_BYTES);
-        if bytes <= self.cursors.active.room() {
+        if self.cursors.active.takes(bytes) {
             return true;
         }
         match self.cursors.roll() {
@@ -439,6 +443,12 @@ impl<R: Ring> Engine<R> {
             }
             None => false,
         }
+    }
+
+    /// Whether a noop finds a place. It does not when no cursor file could be prepared; waiting for it is in vain
+    /// then, and maintenance wakes when there is one.
+    fn noop_has_room(&self) -> bool {
+        self.cursors.active.takes(frame_bytes(FRAME_HEADER_BYTES)) || self.cursors.has_next()
     }
 
     fn submit_group(&mut self) {
@@ -609,7 +619,10 @@ impl<R: Ring> Engine<R> {
     /// Takes a checkpoint if one is due: the state as of the last submitted group, while nothing else is staged.
     pub fn checkpoint<M: Machine>(&mut self, machine: &M, last_stamp: WallTime) {
         let due = self.settings.checkpoint_cursor_bytes.max(4 * self.checkpoint_bytes);
+        // A noop of the same seq may still be in flight; the checkpoint would promise its place in the segment.
+        let is_settled = self.flights.is_empty() || self.submitted > self.watermark;
         if self.open.is_empty()
+            && is_settled
             && self.cursor_bytes > due
             && !self.checkpoint_running
             && self.pending_checkpoint.is_none()
@@ -642,7 +655,9 @@ impl<R: Ring> Engine<R> {
     pub fn idle_timeout(&self) -> Option<Duration> {
         let now = self.clock.boot_us();
         let noop = (self.flights.is_empty() && self.open.is_empty() && self.noop_at < self.submitted)
-            .then(|| self.active_at_us + self.settings.noop_idle_us);
+            .then_some(())
+            .filter(|()| self.noop_has_room())
+            .map(|()| self.active_at_us + self.settings.noop_idle_us);
         let prepare = (self.prepare_again_at_us > now).then_some(self.prepare_again_at_us);
         let due = noop.into_iter().chain(prepare).min()?;
         Some(Duration::from_micros(due.saturating_sub(now)))
@@ -662,7 +677,10 @@ impl<R: Ring> Engine<R> {
             self.poll(Some(Duration::from_millis(10)));
         }
         self.active_at_us = 0;
-        while self.poison.is_none() && !(self.noop_at == self.submitted && self.flights.is_empty()) {
+        // Without room for it the clean mark alone has to do.
+        while self.poison.is_none()
+            && !(self.flights.is_empty() && (self.noop_at == self.submitted || !self.noop_has_room()))
+        {
             self.submit();
             self.poll(Some(Duration::from_millis(10)));
         }

@@ -45,7 +45,7 @@ impl<File> Prepared<File> {
             frames: 0,
             last_seq: Seq(0),
         });
-        let appender = Appender::new(header.number, slots, header.file_bytes, resume);
+        let appender = Appender::new(header, slots, resume);
         Ok(Prepared { number: header.number, appender, reader })
     }
 }

@@ -48,11 +48,12 @@ pub struct EngineSettings {
 }
 
 impl EngineSettings {
-    /// Largest frame of a segment: one atomic unit, at most half the file.
+    /// Largest frame of a segment: one atomic unit, at most half the file, whole blocks.
     #[must_use]
     pub fn message_frame_bytes_max(&self) -> u64 {
         let unit = (self.atomic_group_bytes + (64 << 10)).next_multiple_of(BLOCK_BYTES as u64);
-        unit.min(self.segment_bytes / 2)
+        let half = self.segment_bytes / 2;
+        unit.min(half - half % BLOCK_BYTES as u64)
     }
 
     /// Largest frame of a cursor file.

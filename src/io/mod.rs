@@ -38,7 +38,7 @@ pub use buffer::{AlignedBuf, shared_bytes};
 pub use clock::{Clock, IdSource, ManualClock};
 pub use fs::{DirectFile, OsFs};
 pub use lock::LockGuard;
-pub use spawn::{create_data_dir, spawn};
+pub use spawn::{create_data_dir, raise_file_limit, spawn};
 pub use wake::Waker;
 
 pub use crate::types::BLOCK_BYTES;

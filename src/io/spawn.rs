@@ -17,6 +17,22 @@ pub fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
+/// Raises the soft limit of open files to the hard one: every segment keeps a file open and every connection a socket,
+/// and the usual soft limit of 1024 would keep a log of some hundred segments from starting. The limit now, if there is
+/// one. A limit that cannot be raised is left as it is; running out is then reported where it happens.
+#[must_use]
+pub fn raise_file_limit() -> Option<u64> {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return limit.current;
+    }
+    match setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    }
+}
+
 /// Creates a data directory and its parents if they are not there, and makes their names durable.
 ///
 /// # Errors

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::format::file_header::FileHeader;
 use crate::format::frame::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, SealBody, body_hash, chain_after, frame_bytes, mark,
 };
@@ -33,6 +34,7 @@ pub struct Appender<File> {
     frames: u64,
     last_seq: Seq,
     file_bytes: u64,
+    max_frame_bytes: u64,
 }
 
 /// A frame that is ready to be written.
@@ -62,17 +64,19 @@ pub struct Resume {
 }
 
 impl<File> Appender<File> {
-    /// An appender to an open file.
+    /// An appender to an open file. Size and largest frame are those of the file's own header: a later start reads
+    /// the file by them, whatever the settings are by then.
     #[must_use]
-    pub fn new(number: FileNumber, slots: Vec<Arc<File>>, file_bytes: u64, resume: Resume) -> Appender<File> {
+    pub fn new(header: &FileHeader, slots: Vec<Arc<File>>, resume: Resume) -> Appender<File> {
         Appender {
-            number,
+            number: header.number,
             slots,
             position: resume.position,
             chain: resume.chain,
             frames: resume.frames,
             last_seq: resume.last_seq,
-            file_bytes,
+            file_bytes: header.file_bytes,
+            max_frame_bytes: header.max_frame_bytes,
         }
     }
 
@@ -98,6 +102,18 @@ impl<File> Appender<File> {
     #[must_use]
     pub fn room(&self) -> u64 {
         self.file_bytes.saturating_sub(self.position + 2 * BLOCK_BYTES as u64)
+    }
+
+    /// Whether a frame of so many bytes, header and padding included, may be appended.
+    #[must_use]
+    pub fn takes(&self, frame_bytes: u64) -> bool {
+        frame_bytes <= self.room() && frame_bytes <= self.max_frame_bytes
+    }
+
+    /// Groups that may be in flight to this file: recovery judges its end by that number.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.slots.len()
     }
 
     /// The description of a pipeline slot.

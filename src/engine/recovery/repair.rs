@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::{Recovered, Recovery, RecoveryError};
+use super::{Open, Recovered, Recovery, RecoveryError};
 use crate::engine::commit::Parts;
 use crate::engine::lane::{Lane, Prepared};
 use crate::engine::machine::Machine;
@@ -165,6 +165,8 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 prepare(self.fs, self.layout, &header)?;
             }
         }
+        self.drop_outdated_spares()?;
+        self.drop_leftovers()?;
         // What was read may be in a device's cache only: nothing is served before it is synced.
         for open in self.segments.iter().chain(&self.cursors) {
             open.walk.file().sync_data()?;
@@ -197,6 +199,48 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             last_stamp: self.checkpoint.map_or(WallTime(0), |info| info.last_stamp),
             report: self.report,
         })
+    }
+
+    /// Removes the empty files behind the end of each lane that were prepared under other settings, last one first:
+    /// a frame that the present settings allow must find a file that may hold it.
+    fn drop_outdated_spares(&mut self) -> Result<(), RecoveryError> {
+        let log = self.superblock.0.log;
+        for kind in [FileKind::Segment, FileKind::Cursor] {
+            let wanted = self.settings.header(kind, log, FileNumber(1), Epoch(0), Seq(0));
+            let (files, at) = match kind {
+                FileKind::Segment => (&mut self.segments, self.segment_at),
+                FileKind::Cursor | FileKind::Checkpoint => (&mut self.cursors, self.cursor_at),
+            };
+            let is_outdated = |open: &Open<F::File>| {
+                let header = open.walk.header();
+                (header.file_bytes, header.max_frame_bytes, header.pipeline_depth)
+                    != (wanted.file_bytes, wanted.max_frame_bytes, wanted.pipeline_depth)
+            };
+            // Numbers have no gaps, so everything behind the first outdated one goes.
+            let Some(first) = files.iter().skip(at + 1).position(is_outdated) else { continue };
+            while files.len() > at + 1 + first {
+                let Some(open) = files.pop() else { break };
+                self.fs.remove(&open.path)?;
+            }
+            self.fs.sync_dir(&self.layout.dir(kind))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what a process left that died while it prepared a file or wrote a checkpoint: half-made files, and
+    /// checkpoints that the superblock does not name.
+    fn drop_leftovers(&self) -> Result<(), RecoveryError> {
+        for entry in self.fs.list(&self.layout.spare_dir())? {
+            if !entry.directory && entry.name.ends_with(".tmp") {
+                self.fs.remove(&self.layout.spare_dir().join(entry.name))?;
+            }
+        }
+        let named = [self.superblock.0.checkpoint, self.superblock.0.previous_checkpoint];
+        let (numbers, _) = self.layout.numbers(self.fs, FileKind::Checkpoint)?;
+        for number in numbers.into_iter().filter(|number| !named.contains(&Seq(number.0))) {
+            self.fs.remove(&self.layout.path(FileKind::Checkpoint, number))?;
+        }
+        Ok(())
     }
 
     fn open_lane(
