@@ -26,3 +26,6 @@ pub mod state;
 pub mod status;
 pub mod storage;
 pub mod transaction;
+
+#[cfg(test)]
+mod command_tests;

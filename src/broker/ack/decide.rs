@@ -11,6 +11,9 @@
 //!
 //! Must not: read the state, stage, know how ids are resolved.
 
+#[cfg(test)]
+mod tests;
+
 use crate::broker::command::{AckRefusal, AckStatus, AckVerdict, Reference};
 use crate::format::delta::{Cause, CursorState, Lease};
 use crate::types::{LeaseId, LogTime, Offset};

@@ -11,9 +11,6 @@
 
 mod decide;
 
-#[cfg(test)]
-mod tests;
-
 use bytes::Bytes;
 use hashbrown::HashMap;
 
