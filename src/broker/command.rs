@@ -264,7 +264,9 @@ pub enum AckRefusal {
     )]
     NoCursor,
     /// The lease id is not the live holder.
-    #[error("invalid or expired lease: it ended, was released or belongs to another consumer; nothing was changed")]
+    #[error(
+        "invalid or expired lease: it ended, was released or belongs to another consumer; nothing was changed"
+    )]
     Lease,
     /// The cursor is past it, so a failure can no longer be honoured.
     #[error("already committed: the cursor moved past this message before this signal arrived")]
@@ -278,7 +280,9 @@ pub enum AckRefusal {
     #[error("no lease: a dead letter needs the live lease of its message; pop it again and send its leaseId")]
     DeadLetterWithoutLease,
     /// The payload could not be read, so no dead letter can be filed.
-    #[error("dlq rejected: the message's payload could not be read; see the daemon's log for file and position")]
+    #[error(
+        "dlq rejected: the message's payload could not be read; see the daemon's log for file and position"
+    )]
     PayloadUnreadable,
 }
 
@@ -539,7 +543,9 @@ pub enum BrokerError {
     #[error("the broker is shutting down; try again when it is back")]
     Stopping,
     /// A write or sync failed. What was in flight may or may not be durable.
-    #[error("the outcome is unknown: storage failed ({0}); the broker stops, and repeating the request is safe when it carries transaction ids")]
+    #[error(
+        "the outcome is unknown: storage failed ({0}); the broker stops, and repeating the request is safe when it carries transaction ids"
+    )]
     OutcomeUnknown(String),
     /// The bounded queue in front of the storage thread is full.
     #[error("too many requests are waiting for storage; try again in {retry_seconds} s")]
@@ -562,7 +568,9 @@ pub enum BrokerError {
         free_bytes: u64,
     },
     /// Larger than one group commit may be.
-    #[error("one partition's messages take {bytes} bytes, more than the {limit} of one atomic group (limits.atomic_group_bytes)")]
+    #[error(
+        "one partition's messages take {bytes} bytes, more than the {limit} of one atomic group (limits.atomic_group_bytes)"
+    )]
     GroupTooLarge {
         /// Bytes needed.
         bytes: u64,
@@ -570,7 +578,9 @@ pub enum BrokerError {
         limit: u64,
     },
     /// A name is too long.
-    #[error("tenant, queue and the longer of partition and group take {bytes} bytes together, the limit is {limit}")]
+    #[error(
+        "tenant, queue and the longer of partition and group take {bytes} bytes together, the limit is {limit}"
+    )]
     NameTooLong {
         /// Bytes they take.
         bytes: u64,

@@ -150,8 +150,12 @@ impl Handle {
     /// # Errors
     /// Nothing was claimed.
     pub async fn pop(&self, pop: Pop) -> Result<Delivery, BrokerError> {
-        let mut guard =
-            PopGuard { handle: self.clone(), ticket: pop.ticket, presence: Arc::clone(&pop.presence), done: false };
+        let mut guard = PopGuard {
+            handle: self.clone(),
+            ticket: pop.ticket,
+            presence: Arc::clone(&pop.presence),
+            done: false,
+        };
         let answer = self.call_guarded(Command::Pop(pop)).await;
         guard.done = true;
         match answer? {

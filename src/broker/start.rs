@@ -70,7 +70,9 @@ impl Running {
 
     /// Splits into the parts that different owners need: the calls, the answers, and a wait for the end that blocks.
     #[must_use]
-    pub fn split(self) -> (Handle, mpsc::UnboundedReceiver<Answers>, impl FnOnce() -> Ended + Send + 'static) {
+    pub fn split(
+        self,
+    ) -> (Handle, mpsc::UnboundedReceiver<Answers>, impl FnOnce() -> Ended + Send + 'static) {
         let thread = self.thread;
         let join = move || match thread.join() {
             Ok(Ok(ended)) => ended,
@@ -130,13 +132,8 @@ impl Start {
         status.set_backend(ring.name());
         let began_us = clock.boot_us();
         let progress = |done, all| status.set_progress(done, all);
-        let recovered = recover::<State, OsFs>(
-            &fs,
-            &layout,
-            &settings.engine,
-            LogId(ids.random_u128()),
-            &progress,
-        )?;
+        let recovered =
+            recover::<State, OsFs>(&fs, &layout, &settings.engine, LogId(ids.random_u128()), &progress)?;
         let report = recovered.report;
         tracing::info!(
             checkpoint = report.checkpoint.0,
@@ -167,14 +164,8 @@ impl Start {
         let maintenance = seam::spawn("maintenance", move || {
             maintenance.run(&jobs_receiver, &outcomes, &maintenance_waker);
         })?;
-        let engine = Engine::new(
-            ring,
-            clock.clone(),
-            settings.engine,
-            recovered.parts,
-            jobs,
-            outcomes_receiver,
-        );
+        let engine =
+            Engine::new(ring, clock.clone(), settings.engine, recovered.parts, jobs, outcomes_receiver);
         let now = engine.log_time();
         let mut state = recovered.machine;
         state.last_stamp = state.last_stamp.max(recovered.last_stamp);

@@ -263,11 +263,8 @@ impl State {
     fn apply_queue_deleted(&mut self, id: QueueId) {
         let Some(queue) = self.queues.remove(&id) else { return };
         self.queue_names.remove(&queue.name);
-        let internal: Vec<PartitionId> = queue
-            .groups
-            .values()
-            .filter_map(|group| self.groups.get(group)?.dead_letter_partition)
-            .collect();
+        let internal: Vec<PartitionId> =
+            queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
         for partition in queue.partitions.values().copied().chain(internal) {
             for group in queue.groups.values() {
                 self.set_cursor(partition, *group, None);

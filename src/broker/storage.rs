@@ -140,7 +140,8 @@ impl<R: Ring> Storage<R> {
         if can_go_on {
             return Some(Duration::ZERO);
         }
-        let due = self.core.next_due().map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
+        let due =
+            self.core.next_due().map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
         // Blocked work with nothing in flight waits for maintenance, which wakes; the cap only bounds the wait.
         let retry = can_retry.then_some(Duration::from_millis(100));
         [due, engine.idle_timeout(), retry].into_iter().flatten().min()

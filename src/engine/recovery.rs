@@ -86,7 +86,9 @@ pub enum RecoveryError {
         error: Impossible,
     },
     /// A record that no writer writes.
-    #[error("{path}: frame at byte {position}, seq {seq}: {error}; this is a bug or tampering, nothing was changed")]
+    #[error(
+        "{path}: frame at byte {position}, seq {seq}: {error}; this is a bug or tampering, nothing was changed"
+    )]
     Impossible {
         /// The file.
         path: PathBuf,
@@ -277,7 +279,10 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         for kind in [FileKind::Segment, FileKind::Cursor] {
             let (numbers, strangers) = layout.numbers(fs, kind)?;
             for name in strangers {
-                tracing::warn!("{} is not a file of this log and is left alone", layout.dir(kind).join(name).display());
+                tracing::warn!(
+                    "{} is not a file of this log and is left alone",
+                    layout.dir(kind).join(name).display()
+                );
             }
             recovery.check_numbers(kind, &numbers)?;
             for number in numbers {
@@ -369,8 +374,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let bytes = file.bytes().map_err(|error| error.to_string())?;
         let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
         let data = file.read_at(0, bytes).map_err(|error| error.to_string())?;
-        let decoder =
-            Decoder::new(&data, self.superblock.0.log, seq).map_err(|error| error.to_string())?;
+        let decoder = Decoder::new(&data, self.superblock.0.log, seq).map_err(|error| error.to_string())?;
         let info = *decoder.info();
         if self.checkpoint.is_none() {
             let mut machine = M::default();
@@ -442,9 +446,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             ids.clear();
             collect_ids(item.entries, item.header.count, &mut ids)
                 .map_err(|error| Self::impossible(path, found, &error))?;
-            let position = found.position
-                + crate::format::frame::FRAME_HEADER_BYTES as u64
-                + u64::from(item.position);
+            let position =
+                found.position + crate::format::frame::FRAME_HEADER_BYTES as u64 + u64::from(item.position);
             self.machine
                 .apply_run(&item.header, &ids, Place { segment, position })
                 .map_err(|error| Self::impossible(path, found, &error))?;
@@ -792,7 +795,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         };
         let mut active = None;
         let mut prepared = Vec::new();
-        let fresh: FileHeader = self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
+        let fresh: FileHeader =
+            self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
         let headers: Vec<FileHeader> = if files.is_empty() {
             vec![fresh]
         } else {

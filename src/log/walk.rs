@@ -5,7 +5,9 @@ use std::io;
 use bytes::Bytes;
 
 use crate::format::file_header::{FileHeader, FileKind};
-use crate::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, body_hash, chain_after, frame_bytes, mark};
+use crate::format::frame::{
+    FRAME_HEADER_BYTES, FrameHeader, FrameKind, body_hash, chain_after, frame_bytes, mark,
+};
 use crate::io::{BLOCK_BYTES, FsFile};
 use crate::log::appender::Resume;
 use crate::types::{FileNumber, LogId, Seq};
@@ -118,12 +120,7 @@ impl<File: FsFile> Walk<File> {
     ///
     /// # Errors
     /// The header is not that of this file.
-    pub fn open(
-        file: File,
-        log: LogId,
-        kind: FileKind,
-        number: FileNumber,
-    ) -> Result<Walk<File>, OpenError> {
+    pub fn open(file: File, log: LogId, kind: FileKind, number: FileNumber) -> Result<Walk<File>, OpenError> {
         let mut window = Window::new(file)?;
         let Some(block) = window.get(0, BLOCK_BYTES)? else {
             return Err(OpenError::Short { got: window.file_bytes() });
