@@ -29,3 +29,5 @@ pub mod transaction;
 
 #[cfg(test)]
 mod command_tests;
+#[cfg(test)]
+mod delivery_tests;

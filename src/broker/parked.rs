@@ -107,8 +107,8 @@ impl Waiters {
 struct Interests {
     /// By queue name, then group name.
     queues: HashMap<Arc<str>, HashMap<Arc<str>, Waiters>>,
-    /// Discovery, by group name, then filter.
-    discovery: HashMap<Arc<str>, HashMap<Filter, Turn>>,
+    /// Discovery, by filter, then group name.
+    discovery: HashMap<Filter, HashMap<Arc<str>, Turn>>,
     /// Pinned polls among them.
     pinned: usize,
 }
@@ -129,8 +129,8 @@ impl Interests {
             }
             PopTarget::Discovery { namespace, task } => {
                 let filter = FilterRef { namespace: namespace.as_deref(), task: task.as_deref() };
-                let filters = self.discovery.entry_ref(group).or_default();
-                filters.entry_ref(&filter).or_default().insert(arrival);
+                let groups = self.discovery.entry_ref(&filter).or_default();
+                groups.entry_ref(group).or_default().insert(arrival);
             }
         }
     }
@@ -162,40 +162,37 @@ impl Interests {
             }
             PopTarget::Discovery { namespace, task } => {
                 let filter = FilterRef { namespace: namespace.as_deref(), task: task.as_deref() };
-                let Some(filters) = self.discovery.get_mut(group) else { return };
-                if let Some(turn) = filters.get_mut(&filter) {
+                let Some(groups) = self.discovery.get_mut(&filter) else { return };
+                if let Some(turn) = groups.get_mut(group) {
                     turn.remove(&arrival);
                     if turn.is_empty() {
-                        filters.remove(&filter);
+                        groups.remove(group);
                     }
                 }
-                if filters.is_empty() {
-                    self.discovery.remove(group);
+                if groups.is_empty() {
+                    self.discovery.remove(&filter);
                 }
             }
         }
     }
 
-    fn discovery_turns<'a>(&'a self, queue: &'a Queue, group: &str) -> impl Iterator<Item = &'a Turn> {
-        let filters = self.discovery.get(group);
-        filters_of(queue).into_iter().filter_map(move |filter| filters?.get(&filter))
+    /// Discovery polls that this queue matches, by group name.
+    fn discovering<'a>(&'a self, queue: &'a Queue) -> impl Iterator<Item = &'a HashMap<Arc<str>, Turn>> {
+        filters_of(queue).into_iter().filter_map(|filter| self.discovery.get(&filter))
     }
 
     /// The first poll of each group that waits for something in this queue.
     fn first_by_group(&self, queue: &Queue, first: &mut HashMap<Arc<str>, Arrival>) {
-        let mut note = |group: &Arc<str>, arrival: Arrival| {
+        let mut note = |group: &Arc<str>, arrival: Option<Arrival>| {
+            let Some(arrival) = arrival else { return };
             let known = first.entry_ref(&**group).or_insert(arrival);
             *known = arrival.min(*known);
         };
         for (group, waiters) in self.queues.get(&*queue.name).into_iter().flatten() {
-            if let Some(arrival) = waiters.first() {
-                note(group, arrival);
-            }
+            note(group, waiters.first());
         }
-        for group in self.discovery.keys() {
-            if let Some(arrival) = self.discovery_turns(queue, group).filter_map(BTreeSet::first).min() {
-                note(group, *arrival);
-            }
+        for (group, turn) in self.discovering(queue).flatten() {
+            note(group, turn.first().copied());
         }
     }
 }
@@ -279,14 +276,15 @@ impl Parked {
     /// The open poll that waits for any partition of this queue, or of queues like it, and came first.
     pub(super) fn first_other(&self, queue: &Queue, group: &str) -> Option<Arrival> {
         let any = self.open.queues.get(&*queue.name).and_then(|groups| groups.get(group)?.any.first());
-        let discovery = self.open.discovery_turns(queue, group).filter_map(BTreeSet::first);
+        let discovery = self.open.discovering(queue).filter_map(|groups| groups.get(group)?.first());
         any.into_iter().chain(discovery).min().copied()
     }
 
     /// Open polls that wait for any partition of this queue.
     pub(super) fn others(&self, queue: &Queue, group: &str) -> usize {
         let any = self.open.queues.get(&*queue.name).and_then(|groups| Some(groups.get(group)?.any.len()));
-        any.unwrap_or(0) + self.open.discovery_turns(queue, group).map(BTreeSet::len).sum::<usize>()
+        any.unwrap_or(0)
+            + self.open.discovering(queue).filter_map(|groups| Some(groups.get(group)?.len())).sum::<usize>()
     }
 
     /// The first poll of each group that waits for something in this queue, in the order of their arrival.

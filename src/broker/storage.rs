@@ -20,6 +20,9 @@ use crate::types::{Offset, PartitionId, Seq};
 /// Reads for blocked commands that may be under way at once.
 const LOADS_MAX: usize = 64;
 
+/// Bytes of runs that may be held for blocked commands; one run is loaded whatever its size.
+const LOAD_BYTES_MAX: u64 = 64 << 20;
+
 /// Commands taken between two looks at the disk.
 const COMMANDS_PER_STEP: usize = 4096;
 
@@ -37,6 +40,8 @@ struct Loading {
     work: Work,
     /// Runs that were loaded for this work so far; forgotten when it is done.
     loaded: Vec<(PartitionId, Offset)>,
+    /// Bytes of those runs.
+    bytes: u64,
 }
 
 /// The storage thread's state.
@@ -50,6 +55,8 @@ pub struct Storage<R: Ring> {
     slots: HashMap<Caller, ReplySlot>,
     blocked: VecDeque<Loading>,
     loading: HashMap<u64, Loading>,
+    /// Bytes of runs held for blocked commands.
+    load_bytes: u64,
     next_id: u64,
     batch: Answers,
 }
@@ -72,6 +79,7 @@ impl<R: Ring> Storage<R> {
             slots: HashMap::new(),
             blocked: VecDeque::new(),
             loading: HashMap::new(),
+            load_bytes: 0,
             next_id: 0,
             batch: Vec::new(),
         }
@@ -162,7 +170,7 @@ impl<R: Ring> Storage<R> {
                 self.slots.insert(caller, slot);
             }
             let work = Work::new(request.command);
-            self.carry_on(Loading { caller, work, loaded: Vec::new() });
+            self.carry_on(Loading { caller, work, loaded: Vec::new(), bytes: 0 });
         }
         self.requests.is_empty()
     }
@@ -210,10 +218,17 @@ impl<R: Ring> Storage<R> {
             self.blocked.push_front(job);
             return;
         };
+        let bytes = u64::from(run.bytes);
+        if self.load_bytes > 0 && job.bytes == 0 && self.load_bytes + bytes > LOAD_BYTES_MAX {
+            self.blocked.push_front(job);
+            return;
+        }
         self.next_id += 1;
         let key = self.next_id;
         let mut job = job;
         job.loaded.push((partition, run.base));
+        job.bytes += bytes;
+        self.load_bytes += bytes;
         self.loading.insert(key, job);
         self.core.journal.load(&run, key);
     }
@@ -232,6 +247,7 @@ impl<R: Ring> Storage<R> {
     }
 
     fn forget(&mut self, job: &Loading) {
+        self.load_bytes -= job.bytes;
         for at in &job.loaded {
             self.core.loaded.remove(at);
         }

@@ -173,8 +173,10 @@ impl<F: Fs> Maintenance<F> {
         }
         self.fs.rename(&temporary, &path)?;
         self.fs.sync_dir(&self.layout.dir(FileKind::Checkpoint))?;
+        // The one before is the last that is known to be whole: a damaged one is not kept by name.
+        let previous = self.checkpoints.last().map_or(Seq(0), |(seq, _)| *seq);
         superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
-            block.previous_checkpoint = block.checkpoint;
+            block.previous_checkpoint = previous;
             block.checkpoint = seq;
         })?;
         self.checkpoints.push((seq, cursor_file));

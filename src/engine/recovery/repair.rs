@@ -3,6 +3,7 @@
 //! Invariant: nothing is zeroed before its copy in quarantine is durable.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -120,7 +121,8 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         Ok((at, resume.position))
     }
 
-    /// Copies a stretch to quarantine, durably, then zeroes it.
+    /// Copies a stretch to quarantine, durably, then zeroes it. A start needs no free space: where there is none for
+    /// the copy, the stretch, which was never acknowledged, goes without one.
     fn cut(&mut self, kind: FileKind, index: usize, from: u64, to: u64) -> Result<(), RecoveryError> {
         let files = match kind {
             FileKind::Segment => &self.segments,
@@ -129,25 +131,19 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let Some(open) = files.get(index) else { return Ok(()) };
         let name = open.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let copy = self.layout.quarantine_dir().join(format!("{name}.{from}.seq{}", self.last_seq.next()));
-        match self.fs.remove(&copy) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        {
-            let target = self.fs.open(&copy, OpenMode::Create)?;
-            let mut position = from;
-            while position < to {
-                let bytes = usize::try_from((to - position).min(1 << 20)).unwrap_or(BLOCK_BYTES);
-                let mut data = AlignedBuf::with_capacity(bytes);
-                data.extend_from_slice(&open.walk.file().read_at(position, bytes)?);
-                data.pad_to_block();
-                target.write_at(position - from, &data)?;
-                position += bytes as u64;
+        remove_if_there(self.fs, &copy)?;
+        match copy_out(self.fs, open.walk.file(), from, to, &copy) {
+            Ok(()) => self.report.quarantined_bytes += to - from,
+            Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                tracing::warn!(
+                    "no space for {}: bytes {from} to {to} of {name} are cut without a copy",
+                    copy.display()
+                );
+                remove_if_there(self.fs, &copy)?;
             }
-            target.sync_data()?;
+            Err(error) => return Err(error.into()),
         }
         self.fs.sync_dir(&self.layout.quarantine_dir())?;
-        self.report.quarantined_bytes += to - from;
         scrub(open.walk.file(), from, to)?;
         Ok(())
     }
@@ -283,4 +279,26 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let active = active.unwrap_or_else(|| unreachable!("a lane has a file at least"));
         Ok(Lane::new(kind, active, prepared, Vec::new()))
     }
+}
+
+fn remove_if_there<F: Fs>(fs: &F, path: &Path) -> io::Result<()> {
+    match fs.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies a stretch of a file into a new one, durably but for its name.
+fn copy_out<F: Fs>(fs: &F, from_file: &F::File, from: u64, to: u64, copy: &Path) -> io::Result<()> {
+    let target = fs.open(copy, OpenMode::Create)?;
+    let mut position = from;
+    while position < to {
+        let bytes = usize::try_from((to - position).min(1 << 20)).unwrap_or(BLOCK_BYTES);
+        let mut data = AlignedBuf::with_capacity(bytes);
+        data.extend_from_slice(&from_file.read_at(position, bytes)?);
+        data.pad_to_block();
+        target.write_at(position - from, &data)?;
+        position += bytes as u64;
+    }
+    target.sync_data()
 }
