@@ -517,6 +517,10 @@ impl Machine for State {
         Ok(())
     }
 
+    fn forget_notes(&mut self) {
+        self.touched.clear();
+    }
+
     fn verify(&self) -> Result<(), Impossible> {
         for partition in self.partitions.values() {
             let end = partition.runs.end().unwrap_or(partition.start);

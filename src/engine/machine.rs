@@ -32,6 +32,9 @@ pub trait Machine {
         place: Place,
     ) -> Result<(), Impossible>;
 
+    /// Forgets what `apply` noted for waiters: recovery has none, and calls this after each group.
+    fn forget_notes(&mut self);
+
     /// Checks, once recovery is through, that what the records promise is there: every kept offset has its run.
     ///
     /// # Errors

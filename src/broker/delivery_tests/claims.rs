@@ -322,6 +322,9 @@ fn discovery_matches_every_given_value() {
     assert!(found(&mut bench, "4", Some("x"), Some("t")).is_empty());
     bench.options("m.t", |change| change.namespace = Patch::Set("n".to_owned()));
     assert_eq!(found(&mut bench, "5", Some("n"), Some("t")), ["n.t", "m.t"], "as the queue is now");
+    bench.options("n.u", |change| change.task = Patch::Set("v".to_owned()));
+    assert_eq!(found(&mut bench, "6", None, Some("v")), ["n.u"], "a task of its own may change, too");
+    assert!(found(&mut bench, "7", None, Some("u")).is_empty());
 }
 
 #[test]

@@ -331,6 +331,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 Some(found) if found.header.kind == FrameKind::Commit && found.header.seq <= info.seq => {
                     self.count(found.body.len() as u64);
                     self.apply_runs(&path, number, &found)?;
+                    self.machine.forget_notes();
                 }
                 Some(found) if found.header.kind == FrameKind::Seal => self.segment_at += 1,
                 Some(_) => {}
@@ -481,6 +482,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             self.segment_end =
                 self.segments.get(self.segment_at).map(|open| (self.segment_at, open.walk.resume()));
         }
+        self.machine.forget_notes();
         self.last_seq = seq;
         self.cursor_bytes += found.header.frame_bytes();
         self.report.groups += 1;
