@@ -45,6 +45,11 @@ impl<File: FsFile> Window<File> {
         self.file_bytes
     }
 
+    /// Gives the memory back; the window is read again when it is wanted.
+    fn release(&mut self) {
+        self.data = Bytes::new();
+    }
+
     /// Exactly `bytes` bytes at `position`, or `None` when the file ends before.
     ///
     /// # Errors
@@ -122,10 +127,12 @@ impl<File: FsFile> Walk<File> {
     /// # Errors
     /// The header is not that of this file.
     pub fn open(file: File, log: LogId, kind: FileKind, number: FileNumber) -> Result<Walk<File>, OpenError> {
-        let mut window = Window::new(file)?;
-        let Some(block) = window.get(0, BLOCK_BYTES)? else {
+        let window = Window::new(file)?;
+        if window.file_bytes() < BLOCK_BYTES as u64 {
             return Err(OpenError::Short { got: window.file_bytes() });
-        };
+        }
+        // Not through the window: most files are only opened to be checked.
+        let block = window.file().read_at(0, BLOCK_BYTES)?;
         let header = FileHeader::decode(&block, kind, number)?;
         if header.log != log {
             return Err(OpenError::Foreign { got: header.log, want: log });
@@ -153,6 +160,11 @@ impl<File: FsFile> Walk<File> {
     pub fn beginning(&self) -> Resume {
         let chain = chain_after(&self.header.encode());
         Resume { position: BLOCK_BYTES as u64, chain, frames: 0, last_seq: Seq(0) }
+    }
+
+    /// Gives the memory of the window back; a log may have more files than memory has room for their windows.
+    pub fn release(&mut self) {
+        self.window.release();
     }
 
     /// Goes back to where it was.

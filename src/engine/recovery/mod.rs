@@ -333,10 +333,10 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.apply_runs(&path, number, &found)?;
                     self.machine.forget_notes();
                 }
-                Some(found) if found.header.kind == FrameKind::Seal => self.segment_at += 1,
+                Some(found) if found.header.kind == FrameKind::Seal => self.next_segment(),
                 Some(_) => {}
                 // An unsealed file that was left for its successor ends where no frame begins.
-                None if number < info.segment => self.segment_at += 1,
+                None if number < info.segment => self.next_segment(),
                 None => {
                     return Err(RecoveryError::Refused {
                         path,
@@ -348,6 +348,20 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 }
             }
         }
+    }
+
+    fn next_segment(&mut self) {
+        if let Some(open) = self.segments.get_mut(self.segment_at) {
+            open.walk.release();
+        }
+        self.segment_at += 1;
+    }
+
+    fn next_cursor(&mut self) {
+        if let Some(open) = self.cursors.get_mut(self.cursor_at) {
+            open.walk.release();
+        }
+        self.cursor_at += 1;
     }
 
     fn impossible(path: &Path, found: &Found, error: &impl ToString) -> RecoveryError {
@@ -399,7 +413,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 if !self.continues_in_next_file()? {
                     return Ok(());
                 }
-                self.cursor_at += 1;
+                self.next_cursor();
                 continue;
             };
             self.count(found.body.len() as u64);
@@ -422,7 +436,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     let seal = SealBody::decode(&found.body)
                         .map_err(|error| Self::impossible(&path, &found, &error))?;
                     self.cursor_end = Some((self.cursor_at, before));
-                    self.cursor_at += 1;
+                    self.next_cursor();
                     if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
                         return Err(RecoveryError::MissingFile {
                             path: self.layout.path(FileKind::Cursor, seal.successor),
@@ -505,7 +519,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                         return Ok(None);
                     }
                 }
-                self.segment_at += 1;
+                self.next_segment();
                 continue;
             }
             if open.number > reference.segment || open.walk.resume().position > reference.position {

@@ -46,6 +46,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 let header = *open.walk.header();
                 depth = depth.max(header.pipeline_depth);
                 let later = open.walk.later_frames(from)?;
+                open.walk.release();
                 found.vouched = found.vouched.max(later.watermark);
                 found.highest_seq = found.highest_seq.max(later.highest_seq.filter(|seq| *seq >= stop));
                 let window = header.max_frame_bytes * u64::from(header.pipeline_depth + 1);
