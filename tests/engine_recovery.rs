@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use comb::broker::state::State;
 use comb::engine::EngineSettings;
-use comb::engine::commit::{Bytesource, Engine, Room};
+use comb::engine::commit::Engine;
 use comb::engine::machine::Machine;
 use comb::engine::maintenance::Maintenance;
 use comb::engine::recovery::{Recovered, RecoveryError, recover};
+use comb::engine::staging::{Bytesource, Room};
 use comb::format::delta::{Delta, PartitionDef, QueueDef};
 use comb::format::entry::Entry;
 use comb::format::id_hash;

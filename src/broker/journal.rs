@@ -1,8 +1,9 @@
 //! What the broker asks of the engine while it decides: staging, room, and where bytes are.
 
 use crate::broker::command::Source;
-pub use crate::engine::commit::Room as Fit;
-use crate::engine::commit::{Bytesource, Engine};
+use crate::engine::commit::Engine;
+use crate::engine::staging::Bytesource;
+pub use crate::engine::staging::Room as Fit;
 use crate::format::delta::Delta;
 use crate::format::run::RunHeader;
 use crate::index::runs::{Place, Run};

@@ -21,54 +21,22 @@ use crate::engine::lane::Lane;
 use crate::engine::machine::Machine;
 use crate::engine::maintenance::{Job, Outcome};
 use crate::format::checkpoint::CheckpointInfo;
-use crate::format::delta::Delta;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
-use crate::format::run::{RUN_HEADER_BYTES, RunHeader};
-use crate::index::runs::{Place, Run};
-use crate::io::{AlignedBuf, BLOCK_BYTES, Clock, Completion, ReadAt, Ring};
+use crate::io::{AlignedBuf, Clock, Completion, Ring};
 use crate::log::appender::{Frame, Stamp, empty_body};
 use crate::log::cache::TailCache;
 use crate::types::{Epoch, FileNumber, LogId, LogTime, Seq, WallTime};
 
 /// A cursor frame takes no more records once its body has so many bytes.
-const CURSOR_GROUP_BYTES: u64 = 1 << 20;
+pub(super) const CURSOR_GROUP_BYTES: u64 = 1 << 20;
 
 /// How long to wait before a file that could not be prepared is asked for again.
 const PREPARE_AGAIN_US: u64 = 1_000_000;
 
 /// What a completion belongs to.
 const WRITE: u64 = 0;
-const LOAD: u64 = 1;
-
-/// Whether something can be staged now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// It fits the open group.
-    Now,
-    /// Not into the open group; try again when the next one is open.
-    Later,
-    /// There is no space for messages.
-    Full {
-        /// Bytes free on the file system.
-        free_bytes: u64,
-        /// It fits the part of the last segment that is kept for copies of dead letters.
-        copies: bool,
-    },
-    /// Larger than any group may be.
-    TooLarge {
-        /// The limit in bytes.
-        limit: u64,
-    },
-}
-
-/// Bytes of the log, in memory or in a file.
-pub enum Bytesource {
-    /// In memory.
-    Memory(Bytes),
-    /// In a file at a position.
-    File(Arc<dyn ReadAt>, u64),
-}
+pub(super) const LOAD: u64 = 1;
 
 /// The first failure of storage. Nothing is claimed after it.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -76,20 +44,19 @@ pub enum Bytesource {
 pub struct Poison(pub String);
 
 #[derive(Debug, Default)]
-struct Group {
-    messages: Option<AlignedBuf>,
-    runs: u32,
-    deltas: Vec<u8>,
-    records: u32,
-    scratch: Vec<u8>,
+pub(super) struct Group {
+    pub(super) messages: Option<AlignedBuf>,
+    pub(super) runs: u32,
+    pub(super) deltas: Vec<u8>,
+    pub(super) records: u32,
 }
 
 impl Group {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.runs == 0 && self.records == 0
     }
 
-    fn message_bytes(&self) -> u64 {
+    pub(super) fn message_bytes(&self) -> u64 {
         self.messages.as_ref().map_or(0, |data| data.len() as u64)
     }
 }
@@ -125,18 +92,18 @@ pub struct Parts<File> {
 
 /// The engine.
 pub struct Engine<R: Ring> {
-    ring: R,
+    pub(super) ring: R,
     clock: Clock,
-    settings: EngineSettings,
+    pub(super) settings: EngineSettings,
     log: LogId,
     epoch: Epoch,
-    segments: Lane<R::File>,
+    pub(super) segments: Lane<R::File>,
     cursors: Lane<R::File>,
-    readers: HashMap<FileNumber, Arc<R::File>>,
-    tail: TailCache,
-    open: Group,
+    pub(super) readers: HashMap<FileNumber, Arc<R::File>>,
+    pub(super) tail: TailCache,
+    pub(super) open: Group,
     flights: VecDeque<Flight>,
-    next_ticket: u64,
+    pub(super) next_ticket: u64,
     submitted: Seq,
     watermark: Seq,
     noop_at: Seq,
@@ -146,18 +113,18 @@ pub struct Engine<R: Ring> {
     jobs: mpsc::Sender<Job>,
     outcomes: mpsc::Receiver<Outcome<R::File>>,
     prepare_again_at_us: u64,
-    full_free_bytes: Option<u64>,
+    pub(super) full_free_bytes: Option<u64>,
     cursor_bytes: u64,
     checkpoint_bytes: u64,
     pending_checkpoint: Option<(Seq, Vec<u8>, FileNumber)>,
     checkpoint_running: bool,
     closed: bool,
-    loads: HashMap<u64, u64>,
-    loaded: Vec<(u64, io::Result<Bytes>)>,
+    pub(super) loads: HashMap<u64, u64>,
+    pub(super) loaded: Vec<(u64, io::Result<Bytes>)>,
     completions: Vec<Completion>,
     poison: Option<Poison>,
     /// Bytes of runs that did not fit the active segment; the next `submit` rolls for them.
-    wanted: std::cell::Cell<u64>,
+    pub(super) wanted: std::cell::Cell<u64>,
 }
 
 impl<R: Ring> Engine<R> {
@@ -254,133 +221,6 @@ impl<R: Ring> Engine<R> {
     #[must_use]
     pub fn has_open(&self) -> bool {
         !self.open.is_empty()
-    }
-
-    /// Bytes at the end of the last segment that only dead-letter copies may use while no successor is ready.
-    fn copies_reserve(&self) -> u64 {
-        if self.segments.has_next() { 0 } else { (self.settings.segment_bytes / 8).min(4 << 20) }
-    }
-
-    /// Whether runs of `run_bytes` bytes and records of `delta_bytes` bytes can be staged together now.
-    #[must_use]
-    pub fn room(&self, run_bytes: u64, delta_bytes: u64) -> Room {
-        let cursor_max = self.settings.cursor_frame_bytes_max() - 2 * FRAME_HEADER_BYTES as u64;
-        let records = self.open.deltas.len() as u64 + delta_bytes;
-        if delta_bytes > cursor_max {
-            return Room::TooLarge { limit: cursor_max };
-        }
-        if records > cursor_max || (!self.open.is_empty() && records > CURSOR_GROUP_BYTES) {
-            return Room::Later;
-        }
-        if run_bytes == 0 {
-            return Room::Now;
-        }
-        let limit = self.settings.message_frame_bytes_max() - FRAME_HEADER_BYTES as u64;
-        if run_bytes > limit {
-            return Room::TooLarge { limit };
-        }
-        let header = FRAME_HEADER_BYTES as u64;
-        let messages = self.open.message_bytes().max(header) + run_bytes;
-        let has_messages = self.open.runs > 0;
-        if has_messages && messages - header > self.settings.group_bytes.min(limit) {
-            return Room::Later;
-        }
-        let frame = messages.next_multiple_of(BLOCK_BYTES as u64);
-        if self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room() {
-            return Room::Now;
-        }
-        match self.full_free_bytes {
-            Some(free_bytes) if !self.segments.has_next() => {
-                Room::Full { free_bytes, copies: self.segments.active.takes(frame) }
-            }
-            _ => {
-                self.wanted.set(self.wanted.get().max(run_bytes));
-                Room::Later
-            }
-        }
-    }
-
-    /// Moves on to the next segment when `room` said `Later` for want of space in the active one and nothing of the
-    /// open group is in it.
-    fn roll_if_wanted(&mut self) -> bool {
-        if self.open.runs > 0 || self.wanted.get() == 0 {
-            return false;
-        }
-        let run_bytes = self.wanted.take();
-        let frame = (run_bytes + FRAME_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64);
-        let fits =
-            self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room();
-        if !fits && let Some((number, reader)) = self.segments.roll() {
-            self.readers.insert(number, reader);
-            tracing::debug!(segment = number.0, "rolled to the next segment");
-            return true;
-        }
-        false
-    }
-
-    /// Stages one record.
-    pub fn stage(&mut self, delta: &Delta<'_>) {
-        delta.encode(&mut self.open.deltas);
-        self.open.records += 1;
-    }
-
-    /// Stages one run and says where it will be.
-    pub fn stage_run(&mut self, run: &RunHeader, entries: &[&[u8]]) -> Place {
-        let data = self.open.messages.get_or_insert_with(|| {
-            let mut data = AlignedBuf::with_capacity(16 * BLOCK_BYTES);
-            data.resize_zeroed(FRAME_HEADER_BYTES);
-            data
-        });
-        let place = Place {
-            segment: self.segments.active.number(),
-            position: self.segments.active.position() + data.len() as u64,
-        };
-        data.extend_from_slice(&run.encode());
-        for entry in entries {
-            data.extend_from_slice(entry);
-        }
-        self.open.runs += 1;
-        place
-    }
-
-    /// Where the entries of a run are.
-    #[must_use]
-    pub fn source(&self, run: &Run) -> Bytesource {
-        let Place { segment, position } = run.place;
-        let at = position + RUN_HEADER_BYTES as u64;
-        let bytes = run.bytes as usize;
-        if segment == self.segments.active.number() && position >= self.segments.active.position() {
-            // In the open group: its buffer still grows, so the bytes are copied.
-            let from = usize::try_from(at - self.segments.active.position()).unwrap_or(usize::MAX);
-            let data = self.open.messages.as_ref().map(AlignedBuf::as_slice).unwrap_or_default();
-            let bytes = data.get(from..from.saturating_add(bytes)).unwrap_or_default();
-            return Bytesource::Memory(Bytes::copy_from_slice(bytes));
-        }
-        if let Some(bytes) = self.tail.get(segment, at, bytes) {
-            return Bytesource::Memory(bytes);
-        }
-        match self.readers.get(&segment) {
-            Some(reader) => Bytesource::File(Arc::clone(reader) as Arc<dyn ReadAt>, at),
-            None => unreachable!("the index names segments that are there"),
-        }
-    }
-
-    /// Reads a run's entries from its file; the result comes through `take_loaded` under `key`.
-    pub fn load(&mut self, run: &Run, key: u64) {
-        let at = run.place.position + RUN_HEADER_BYTES as u64;
-        let Some(reader) = self.readers.get(&run.place.segment) else {
-            unreachable!("the index names segments that are there")
-        };
-        let reader = Arc::clone(reader) as Arc<dyn ReadAt>;
-        self.next_ticket += 1;
-        let ticket = self.next_ticket;
-        self.loads.insert(ticket, key);
-        self.ring.read(&reader, at, run.bytes as usize, ticket << 1 | LOAD);
-    }
-
-    /// Finished loads: key and bytes.
-    pub fn take_loaded(&mut self) -> Vec<(u64, io::Result<Bytes>)> {
-        std::mem::take(&mut self.loaded)
     }
 
     fn stamp(&self) -> Stamp {
@@ -482,7 +322,6 @@ impl<R: Ring> Engine<R> {
         // The buffer of records is used again.
         group.deltas.clear();
         self.open.deltas = group.deltas;
-        self.open.scratch = group.scratch;
     }
 
     fn wants_noop(&self) -> bool {

@@ -15,6 +15,7 @@ pub mod lane;
 pub mod machine;
 pub mod maintenance;
 pub mod recovery;
+pub mod staging;
 pub mod superblock;
 
 pub use crate::log::files::Layout;
