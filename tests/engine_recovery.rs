@@ -532,3 +532,26 @@ fn what_a_process_left_half_made_is_removed_at_the_next_start() {
     try_recover(dir.path()).unwrap();
     assert!(!half.exists() && !unnamed.exists());
 }
+
+/// A file that an earlier try left under its final name must not keep the next try from preparing it.
+#[test]
+fn a_file_that_an_earlier_try_left_is_prepared_anew() {
+    let dir = TempDir::new().unwrap();
+    drop(try_recover(dir.path()).unwrap());
+    for kind in ["segments/0000000000000002.seg", "cursors/0000000000000002.wal"] {
+        let path = dir.path().join(kind);
+        assert!(!path.exists());
+    }
+    let mut driver = Driver::open(dir.path());
+    // Behind recovery's back, as a try that failed after its rename leaves them.
+    fs::write(dir.path().join("segments/0000000000000003.seg"), b"left").unwrap();
+    fs::write(dir.path().join("cursors/0000000000000003.wal"), b"left").unwrap();
+    driver.create(1);
+    for group in 0..200 {
+        driver.push(1, &[payload(group, 16 << 10)]);
+        driver.commit();
+    }
+    let before = driver.crash();
+    assert!(dir.path().join("segments/0000000000000003.seg").metadata().unwrap().len() == SEGMENT_BYTES);
+    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), before);
+}

@@ -13,6 +13,7 @@ impl<J: Journal> Core<J> {
     /// A page of the dead letters that match, newest failure first.
     pub(super) fn dead_letters(&self, query: &DeadLetterQuery) -> DeadLetterPage {
         let mut page = DeadLetterPage::default();
+        let mut bytes = 0_u64;
         let end = query.offset.saturating_add(u64::from(query.limit));
         for letter in self.state.dead_letters.values().rev() {
             let Some((queue, partition, group)) = self.origin(letter) else { continue };
@@ -21,9 +22,12 @@ impl<J: Journal> Core<J> {
             if !matches {
                 continue;
             }
+            // A page ends early where its copies grow too large, and shows one row at least.
             if (query.offset..end).contains(&page.total)
+                && (page.rows.is_empty() || bytes < self.settings.pop_bytes)
                 && let Some(copy) = self.copy_of(letter)
             {
+                bytes += u64::from(copy.run.bytes);
                 page.rows.push(DeadLetterRow {
                     id: letter.id,
                     queue: queue.name.clone(),

@@ -64,6 +64,8 @@ pub(crate) mod memory {
         runs: Vec<Vec<u8>>,
         /// Debug text of every staged record, in order.
         pub(crate) records: Vec<String>,
+        /// Runs of more bytes than this find the disk full.
+        pub(crate) full_above: Option<u64>,
         /// Answer of `fits`, if not `Now`.
         pub(crate) fit: Option<Fit>,
         /// Hand out files that cannot be read instead of bytes, to reach the path that loads.
@@ -83,7 +85,10 @@ pub(crate) mod memory {
     }
 
     impl Journal for MemoryJournal {
-        fn fits(&self, _: u64, _: u64) -> Fit {
+        fn fits(&self, run_bytes: u64, _: u64) -> Fit {
+            if self.full_above.is_some_and(|most| run_bytes > most) {
+                return Fit::Full { free_bytes: 0, copies: true };
+            }
             self.fit.unwrap_or(Fit::Now)
         }
 

@@ -42,13 +42,14 @@ impl<J: Journal> Core<J> {
             Reference::Id(lease) => self.held(lease),
             Reference::Absent | Reference::Malformed => SmallVec::new(),
         };
-        if !held.is_empty() && self.journal.fits(0, DELTA_BYTES * held.len() as u64) == Fit::Later {
-            return Step::Blocked(Block::Room);
-        }
         let until = self.now.plus_seconds(u64::from(seconds));
         let mut earliest = None;
         for (key, mut cursor, mut live) in held.iter().copied() {
             if live.expires < until {
+                // One by one, so that any number fits. What was extended before a wait is found extended after it.
+                if self.journal.fits(0, DELTA_BYTES) == Fit::Later {
+                    return Step::Blocked(Block::Room);
+                }
                 live.expires = until;
                 cursor.lease = Some(live);
                 self.stage_cursor(key, Cause::Extend, cursor);
@@ -66,10 +67,10 @@ impl<J: Journal> Core<J> {
     pub(super) fn return_lease(&mut self, lease: LeaseId) -> Step {
         let mut held = self.held(lease);
         held.retain(|(_, cursor, _)| cursor.attempts > 0 && cursor.attempt_first == cursor.next);
-        if !held.is_empty() && self.journal.fits(0, DELTA_BYTES * held.len() as u64) == Fit::Later {
-            return Step::Blocked(Block::Room);
-        }
         for (key, mut cursor, _) in held {
+            if self.journal.fits(0, DELTA_BYTES) == Fit::Later {
+                return Step::Blocked(Block::Room);
+            }
             cursor.lease = None;
             cursor.attempts -= 1;
             self.stage_cursor(key, Cause::Return, cursor);

@@ -76,6 +76,9 @@ impl<J: Journal> Core<J> {
             if let Some(error) = self.refuse_push(&work.groups) {
                 return Step::Done(Reply::Failed(error));
             }
+            if let Some(free_bytes) = self.no_space_for(&work.groups) {
+                return Step::Done(Reply::Failed(self.storage_full(free_bytes)));
+            }
             work.checked = true;
         }
         while let Some(group) = work.groups.get(work.verdicts.len()) {
@@ -100,6 +103,26 @@ impl<J: Journal> Core<J> {
             work.verdicts.push(verdicts);
         }
         Step::Done(Reply::Push(std::mem::take(&mut work.verdicts)))
+    }
+
+    /// Bytes free, if there is no space for all the groups together: then none is stored, so that the answer is true of
+    /// the whole request. Room that is lost while the push waits between two groups can still split it.
+    fn no_space_for(&self, groups: &[PushGroup]) -> Option<u64> {
+        let full = |run_bytes: u64| {
+            let asked = match self.journal.fits(run_bytes, 0) {
+                Fit::TooLarge { limit } => self.journal.fits(limit, 0),
+                other => other,
+            };
+            match asked {
+                Fit::Full { free_bytes, .. } => Some(free_bytes),
+                _ => None,
+            }
+        };
+        let at_most: u64 = groups.iter().map(|group| cost(group, group.entries.len() as u64).0).sum();
+        full(at_most)?;
+        // Duplicates need no space: look closer only when it is short.
+        let run_bytes: u64 = groups.iter().map(|group| self.plan_push(group).cost(group).0).sum();
+        if run_bytes == 0 { None } else { full(run_bytes) }
     }
 
     /// What speaks against a push whatever the state of its partitions.

@@ -1,6 +1,6 @@
 //! What `/health` reports: shared, lock-free where it is hot.
 //!
-//! Written by the storage thread only, read by anyone.
+//! Written by the storage thread and, for a stop, by the daemon; read by anyone.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -48,16 +48,20 @@ impl Status {
 
     /// Enters a phase. Poison is final.
     pub fn enter(&self, phase: Phase) {
-        if self.phase() != Phase::Poisoned {
-            self.phase.store(phase as u8, Ordering::Release);
-        }
+        let enter = |now| (now != Phase::Poisoned as u8).then_some(phase as u8);
+        // Failure means that it is poisoned.
+        let _ = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter);
+    }
+
+    /// Goes from one phase to another; whatever else was entered meanwhile stands.
+    pub fn turn(&self, from: Phase, to: Phase) {
+        // Failure means that another phase was entered already.
+        let _ = self.phase.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Recovery is through; a stop that came meanwhile stands.
     pub fn recovered(&self) {
-        let (from, to) = (Phase::Recovering as u8, Phase::Ready as u8);
-        // Failure means that another phase was entered already.
-        let _ = self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        self.turn(Phase::Recovering, Phase::Ready);
     }
 
     /// Keeps the first cause and poisons.

@@ -134,8 +134,8 @@ impl<R: Ring> Storage<R> {
         let engine = &self.core.journal;
         self.status.set_positions(engine.watermark().0, engine.staged().0);
         match (self.status.phase(), engine.is_full()) {
-            (Phase::Ready, true) => self.status.enter(Phase::Full),
-            (Phase::Full, false) => self.status.enter(Phase::Ready),
+            (Phase::Ready, true) => self.status.turn(Phase::Ready, Phase::Full),
+            (Phase::Full, false) => self.status.turn(Phase::Full, Phase::Ready),
             _ => {}
         }
     }

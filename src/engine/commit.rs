@@ -279,7 +279,12 @@ impl<R: Ring> Engine<R> {
             Some((number, _)) => {
                 tracing::debug!(cursor_file = number.0, "rolled to the next cursor file");
                 self.ask_for_files();
-                true
+                let takes = self.cursors.active.takes(bytes);
+                if !takes {
+                    // Written all the same, the next start could not read it.
+                    self.poisoned(format!("a cursor frame of {bytes} bytes fits no cursor file"));
+                }
+                takes
             }
             None => false,
         }

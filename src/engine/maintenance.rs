@@ -148,6 +148,11 @@ impl<F: Fs> Maintenance<F> {
                 ),
             ));
         }
+        // What an earlier try left under this name was never handed to the storage thread, so it holds no frame.
+        match self.fs.remove(&self.layout.path(kind, number)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         prepare(&self.fs, &self.layout, &header)?;
         Prepared::open(&self.fs, &self.layout, &header, None)
     }

@@ -76,8 +76,11 @@ pub(crate) async fn list(app: &App, query: &Query<'_>) -> Result<Response<Answer
         put_number(&mut out, row.offset.0);
         out.push(b'}');
     }
+    // A page that ended early for its size says so: what it holds is the limit that was in effect.
+    let rows = page.rows.len() as u64;
+    let limit = if offset.saturating_add(rows) < page.total { rows } else { u64::from(limit) };
     out.extend_from_slice(b"],\"pagination\":{\"limit\":");
-    put_number(&mut out, u64::from(limit));
+    put_number(&mut out, limit);
     out.extend_from_slice(b",\"offset\":");
     put_number(&mut out, offset);
     out.extend_from_slice(b"},\"total\":");

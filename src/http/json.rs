@@ -138,8 +138,10 @@ impl<'de> Deserialize<'de> for Object {
             }
             fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
                 let mut object = Object::default();
+                // A body may hold millions of keys: each is looked up, never searched for.
+                let mut known = hashbrown::HashSet::new();
                 while let Some(key) = map.next_key::<String>()? {
-                    if object.get(&key).is_some() {
+                    if !known.insert(key.clone()) {
                         return Err(de::Error::custom(format_args!("{key} is there twice")));
                     }
                     let value = map
@@ -268,6 +270,17 @@ pub(crate) fn wire_time(time: WallTime) -> String {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use serde_json::value::RawValue;
+
+    /// A search per key would take minutes for these; a look-up takes well under a second.
+    #[test]
+    fn many_keys_cost_a_look_up_each_and_a_duplicate_is_still_found() {
+        let keys: Vec<String> = (0..300_000).map(|key| format!("\"k{key}\":0")).collect();
+        let body = format!("{{{}}}", keys.join(","));
+        let object = super::parse::<super::Object>(body.as_bytes(), 8, "test").ok();
+        assert_eq!(object.map(|object| object.0.len()), Some(300_000));
+        let twice = format!("{{{},\"k0\":1}}", keys.join(","));
+        assert!(super::parse::<super::Object>(twice.as_bytes(), 8, "test").is_err());
+    }
 
     use super::*;
 

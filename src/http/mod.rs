@@ -96,6 +96,15 @@ impl App {
         }
     }
 
+    /// Waits for room for an answer of so many bytes whose messages are consumed already: nobody would get them again,
+    /// so it is never too late for them.
+    async fn room_for_consumed(&self, bytes: u64) -> Result<OwnedSemaphorePermit, ApiError> {
+        let limit = self.config.limits.inflight_bytes;
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(limit);
+        let acquire = Arc::clone(&self.inflight).acquire_many_owned(bytes);
+        acquire.await.map_err(|_| ApiError::too_many_bytes(limit))
+    }
+
     /// Waits for room for an answer of so many bytes.
     ///
     /// Waits rather than refusing, because what is to be read was claimed already.

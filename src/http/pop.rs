@@ -52,7 +52,8 @@ pub(crate) async fn pop(
     if reply.claims.is_empty() {
         return Ok(super::no_content());
     }
-    let permit = app.room(read::bytes(reply.claims.iter().flat_map(|claim| &claim.pieces))).await?;
+    let bytes = read::bytes(reply.claims.iter().flat_map(|claim| &claim.pieces));
+    let permit = if wanted.auto_ack { app.room_for_consumed(bytes).await? } else { app.room(bytes).await? };
     let pieces = reply.claims.iter().flat_map(|claim| claim.pieces.iter().cloned()).collect();
     let loaded = read::load(pieces).await?;
     let body = answer(&queue, &group, &reply, &loaded)?;

@@ -3,6 +3,7 @@ use crate::broker::command::{BrokerError, Command, PushVerdict, Reply};
 use crate::broker::core::{Block, Step, Work};
 use crate::broker::journal::Fit;
 use crate::format::delta::StartPolicy;
+use crate::format::run::RUN_HEADER_BYTES;
 use crate::types::{Offset, QueueOptions};
 
 fn shape(verdicts: &[PushVerdict]) -> Vec<(u64, bool)> {
@@ -163,7 +164,7 @@ fn a_push_that_waits_for_room_keeps_what_is_stored() {
     let groups =
         vec![bench.group("q", "a", &["1"]), bench.group("q", "b", &["1"]), bench.group("q", "c", &["1"])];
     let mut work = Work::new(Command::Push(groups));
-    bench.core.journal.now_left.set(Some(3 + 2)); // the sizes of all three, then two of them
+    bench.core.journal.now_left.set(Some(3 + 1 + 2)); // the sizes of all three, all together, then two of them
     assert!(matches!(bench.run(&mut work), Step::Blocked(Block::Room)));
     assert_eq!(bench.core.state.queue_named("q").unwrap().partitions.len(), 2);
     // While it waits, somebody else stores what it was about to store.
@@ -174,6 +175,20 @@ fn a_push_that_waits_for_room_keeps_what_is_stored() {
     assert_eq!(shape(&verdicts[1]), [(0, false)]);
     assert_eq!(verdicts[2], [PushVerdict { duplicate: true, ..other }], "decided again");
     assert_eq!(bench.core.state.partitions.len(), 3);
+}
+
+#[test]
+fn a_full_disk_refuses_a_push_over_several_partitions_whole() {
+    let mut bench = Bench::new();
+    // Each of the two would fit by itself; together they do not.
+    let groups = vec![bench.group("q", "a", &["1"]), bench.group("q", "b", &["1"])];
+    let one = (RUN_HEADER_BYTES + groups[0].entries.len()) as u64;
+    bench.core.journal.inner.full_above = Some(one);
+    let mut work = Work::new(Command::Push(groups));
+    let Step::Done(Reply::Failed(error)) = bench.run(&mut work) else { panic!() };
+    assert!(matches!(error, BrokerError::StorageFull { .. }), "{error}");
+    assert!(bench.core.state.queue_named("q").is_none(), "nothing of it was stored");
+    assert!(!bench.push("q", "a", &["1"])[0].duplicate, "one of them alone still fits");
 }
 
 #[test]

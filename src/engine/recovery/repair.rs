@@ -131,9 +131,21 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         };
         let Some(open) = files.get(index) else { return Ok(()) };
         let name = open.path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let copy = self.layout.quarantine_dir().join(format!("{name}.{from}.seq{}", self.last_seq.next()));
-        remove_if_there(self.fs, &copy)?;
-        match copy_out(self.fs, open.walk.file(), from, to, &copy) {
+        // Starts that were killed before they were through have the same epoch, and their copy is the better one: the
+        // stretch may be half zeroed by now.
+        let epoch = self.superblock.0.epoch;
+        let copy = self
+            .layout
+            .quarantine_dir()
+            .join(format!("{name}.{from}.seq{}.epoch{epoch}", self.last_seq.next()));
+        let copied = match copy_of(self.fs, &copy, to - from)? {
+            true => Ok(()),
+            false => {
+                remove_if_there(self.fs, &copy)?;
+                copy_out(self.fs, open.walk.file(), from, to, &copy)
+            }
+        };
+        match copied {
             Ok(()) => self.report.quarantined_bytes += to - from,
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                 tracing::warn!(
@@ -287,6 +299,19 @@ fn remove_if_there<F: Fs>(fs: &F, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Whether a whole copy is there already; it is durable then.
+fn copy_of<F: Fs>(fs: &F, path: &Path, bytes: u64) -> io::Result<bool> {
+    let file = match fs.open(path, OpenMode::Write) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other?,
+    };
+    let whole = file.bytes()? >= bytes;
+    if whole {
+        file.sync_data()?;
+    }
+    Ok(whole)
 }
 
 /// Copies a stretch of a file into a new one, durably but for its name.
