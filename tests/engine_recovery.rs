@@ -199,7 +199,11 @@ impl Driver {
     }
 
     fn close(mut self) -> Vec<String> {
-        self.engine.close();
+        while !self.engine.close() {
+            self.engine.submit();
+            self.engine.poll(Some(Duration::from_millis(10)));
+            assert!(self.engine.poison().is_none());
+        }
         self.crash()
     }
 }

@@ -35,6 +35,14 @@ pub struct Answer {
     guard: DeliveryGuard,
 }
 
+impl Answer {
+    /// The reply, and the guard that hands claims back when it is dropped armed.
+    #[must_use]
+    pub fn split(self) -> (Reply, DeliveryGuard) {
+        (self.reply, self.guard)
+    }
+}
+
 impl std::fmt::Debug for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.reply.fmt(f)
@@ -92,7 +100,11 @@ impl Handle {
         self.inner.log
     }
 
-    fn send(&self, request: Request) -> Result<(), BrokerError> {
+    /// Queues a command for the storage thread.
+    ///
+    /// # Errors
+    /// It was not queued: the broker is not ready, stops, failed, or too many wait.
+    pub fn send(&self, request: Request) -> Result<(), BrokerError> {
         match self.inner.status.phase() {
             Phase::Recovering => return Err(BrokerError::Starting("recovering".to_owned())),
             Phase::Poisoned => {
@@ -296,14 +308,19 @@ impl Drop for DeliveryGuard {
 /// Hands batches of answers to the calls that wait for them, until the storage thread is gone.
 pub async fn dispatch(handle: Handle, mut batches: mpsc::UnboundedReceiver<Answers>) {
     while let Some(batch) = batches.recv().await {
-        for (slot, reply) in batch {
-            let lease = match &reply {
-                Reply::Pop(pop) => pop.lease,
-                _ => None,
-            };
-            let guard = DeliveryGuard { handle: handle.clone(), lease };
-            // A caller that left drops the answer, and the guard hands its claims back.
-            let _ = slot.send(Answer { reply, guard });
-        }
+        deliver(&handle, batch);
+    }
+}
+
+/// Hands one batch of answers to the calls that wait for them.
+pub fn deliver(handle: &Handle, batch: Answers) {
+    for (slot, reply) in batch {
+        let lease = match &reply {
+            Reply::Pop(pop) => pop.lease,
+            _ => None,
+        };
+        let guard = DeliveryGuard { handle: handle.clone(), lease };
+        // A caller that left drops the answer, and the guard hands its claims back.
+        let _ = slot.send(Answer { reply, guard });
     }
 }

@@ -9,15 +9,15 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use super::core::{Core, CoreSettings};
-use super::handle::{Answers, Handle};
+use super::handle::{Answers, Handle, Request};
 use super::state::State;
 use super::status::Status;
 use super::storage::{Ended, Storage};
 use crate::engine::commit::Engine;
-use crate::engine::maintenance::Maintenance;
+use crate::engine::maintenance::{Job, Maintenance, Outcome};
 use crate::engine::recovery::{RecoveryError, recover};
 use crate::engine::{EngineSettings, Layout};
-use crate::io::{self as seam, Backend, Clock, IdSource, LockGuard, OsFs, Ring, SyncMode, Waker};
+use crate::io::{self as seam, Backend, Clock, Fs, IdSource, LockGuard, OsFs, Ring, SyncMode, Waker};
 use crate::types::LogId;
 
 /// Operations that may be unfinished at once: a few groups in flight and the loads of blocked commands.
@@ -106,6 +106,84 @@ pub fn start(settings: BrokerSettings, status: Arc<Status>) -> Result<Running, S
     }
 }
 
+/// What storage runs on.
+pub struct Seams<F, R> {
+    /// The file system.
+    pub fs: F,
+    /// Completion-style operations.
+    pub ring: R,
+    /// The clock.
+    pub clock: Clock,
+    /// Ids and randomness.
+    pub ids: IdSource,
+}
+
+/// Storage that recovered: to be run on threads, or step by step by whoever simulates them.
+pub struct Assembled<F: Fs, R: Ring<File = F::File>> {
+    /// The storage thread's state.
+    pub storage: Storage<R>,
+    /// The maintenance thread's state.
+    pub maintenance: Maintenance<F>,
+    /// What maintenance is asked for.
+    pub jobs: std_mpsc::Receiver<Job>,
+    /// Where its outcomes go.
+    pub outcomes: std_mpsc::Sender<Outcome<F::File>>,
+    /// Identity of the log.
+    pub log: LogId,
+}
+
+/// Recovers a data directory and puts storage together over it.
+///
+/// # Errors
+/// The data directory cannot be used.
+pub fn assemble<F: Fs, R: Ring<File = F::File>>(
+    seams: Seams<F, R>,
+    settings: &BrokerSettings,
+    requests: mpsc::Receiver<Request>,
+    answers: mpsc::UnboundedSender<Answers>,
+    status: Arc<Status>,
+) -> Result<Assembled<F, R>, StartError> {
+    let Seams { fs, ring, clock, ids } = seams;
+    let layout = Layout::new(&settings.data);
+    let began_us = clock.boot_us();
+    let progress = |done, all| status.set_progress(done, all);
+    let recovered = recover::<State, F>(&fs, &layout, &settings.engine, LogId(ids.random_u128()), &progress)?;
+    let report = recovered.report;
+    tracing::info!(
+        checkpoint = report.checkpoint.0,
+        groups = report.groups,
+        runs = report.runs,
+        last_seq = recovered.parts.last_seq.0,
+        epoch = recovered.parts.epoch.0,
+        took_ms = (clock.boot_us() - began_us) / 1000,
+        "recovered {}",
+        layout.root().display()
+    );
+    let log = recovered.parts.log;
+    let epoch = recovered.parts.epoch;
+    let (jobs, jobs_receiver) = std_mpsc::channel();
+    let (outcomes, outcomes_receiver) = std_mpsc::channel();
+    let maintenance = Maintenance {
+        fs,
+        layout,
+        settings: settings.engine.clone(),
+        log,
+        epoch,
+        superblock: recovered.superblock,
+        checkpoints: recovered.checkpoints,
+    };
+    let engine =
+        Engine::new(ring, clock.clone(), settings.engine.clone(), recovered.parts, jobs, outcomes_receiver);
+    let now = engine.log_time();
+    let mut state = recovered.machine;
+    state.last_stamp = state.last_stamp.max(recovered.last_stamp);
+    let core = Core::new(state, engine, settings.core.clone(), clock, ids, epoch, now);
+    status.set_epoch(epoch.0);
+    status.recovered();
+    let storage = Storage::new(core, requests, answers, status);
+    Ok(Assembled { storage, maintenance, jobs: jobs_receiver, outcomes, log })
+}
+
 struct Start {
     settings: BrokerSettings,
     status: Arc<Status>,
@@ -117,14 +195,14 @@ struct Start {
 impl Start {
     fn run(
         self,
-        requests: mpsc::Receiver<super::handle::Request>,
+        requests: mpsc::Receiver<Request>,
         answers: mpsc::UnboundedSender<Answers>,
     ) -> Result<Ended, StartError> {
         let Start { settings, status, clock, ids, ready } = self;
-        let layout = Layout::new(&settings.data);
-        seam::create_data_dir(layout.root())?;
-        let _lock = LockGuard::acquire(layout.root())?;
-        let fs = OsFs::new(layout.root())?;
+        let root = &settings.data;
+        seam::create_data_dir(root)?;
+        let _lock = LockGuard::acquire(root)?;
+        let fs = OsFs::new(root)?;
         // The threads keep the plain form: it is the one that every tool that watches system calls understands.
         let sync = match settings.backend {
             Backend::Threads => SyncMode::LinkedFsync,
@@ -132,51 +210,17 @@ impl Start {
         };
         let ring = seam::open_ring(settings.backend, RING_CAPACITY, sync)?;
         status.set_backend(ring.name());
-        let began_us = clock.boot_us();
-        let progress = |done, all| status.set_progress(done, all);
-        let recovered =
-            recover::<State, OsFs>(&fs, &layout, &settings.engine, LogId(ids.random_u128()), &progress)?;
-        let report = recovered.report;
-        tracing::info!(
-            checkpoint = report.checkpoint.0,
-            groups = report.groups,
-            runs = report.runs,
-            last_seq = recovered.parts.last_seq.0,
-            epoch = recovered.parts.epoch.0,
-            direct = fs.is_direct(),
-            took_ms = (clock.boot_us() - began_us) / 1000,
-            "recovered {}",
-            layout.root().display()
-        );
-        let log = recovered.parts.log;
-        let epoch = recovered.parts.epoch;
-        let (jobs, jobs_receiver) = std_mpsc::channel();
-        let (outcomes, outcomes_receiver) = std_mpsc::channel();
-        let maintenance = Maintenance {
-            fs,
-            layout,
-            settings: settings.engine.clone(),
-            log,
-            epoch,
-            superblock: recovered.superblock,
-            checkpoints: recovered.checkpoints,
-        };
-        let waker = ring.waker();
-        let maintenance_waker = ring.waker();
+        tracing::info!(direct = fs.is_direct(), backend = ring.name(), "storage");
+        let (waker, maintenance_waker) = (ring.waker(), ring.waker());
+        let seams = Seams { fs, ring, clock, ids };
+        let Assembled { storage, maintenance, jobs, outcomes, log } =
+            assemble(seams, &settings, requests, answers, status)?;
         let maintenance = seam::spawn("maintenance", move || {
-            maintenance.run(&jobs_receiver, &outcomes, &maintenance_waker);
+            maintenance.run(&jobs, &outcomes, &maintenance_waker);
         })?;
-        let engine =
-            Engine::new(ring, clock.clone(), settings.engine, recovered.parts, jobs, outcomes_receiver);
-        let now = engine.log_time();
-        let mut state = recovered.machine;
-        state.last_stamp = state.last_stamp.max(recovered.last_stamp);
-        let core = Core::new(state, engine, settings.core, clock, ids, epoch, now);
-        status.set_epoch(epoch.0);
-        status.recovered();
         // Whoever waits for it may have gone; then the status says `Stopping` and the loop ends by itself.
         let _ = ready.send((waker, log));
-        let ended = Storage::new(core, requests, answers, status).run();
+        let ended = storage.run();
         // The maintenance thread ends with the engine that talked to it.
         if maintenance.join().is_err() {
             tracing::error!("the maintenance thread panicked");

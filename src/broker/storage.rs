@@ -26,6 +26,9 @@ const LOAD_BYTES_MAX: u64 = 64 << 20;
 /// Commands taken between two looks at the disk.
 const COMMANDS_PER_STEP: usize = 4096;
 
+/// Longest wait of a step while the engine is being closed.
+const CLOSING_WAIT: Duration = Duration::from_millis(10);
+
 /// How a storage thread ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -59,6 +62,10 @@ pub struct Storage<R: Ring> {
     load_bytes: u64,
     next_id: u64,
     batch: Answers,
+    /// How long the next step may wait when nothing happens before.
+    timeout: Option<Duration>,
+    /// Everything is answered and the engine is being closed: nothing more is taken.
+    closing: bool,
 }
 
 impl<R: Ring> Storage<R> {
@@ -82,45 +89,56 @@ impl<R: Ring> Storage<R> {
             load_bytes: 0,
             next_id: 0,
             batch: Vec::new(),
+            timeout: Some(Duration::ZERO),
+            closing: false,
         }
     }
 
     /// Serves until the status says `Stopping` and everything is answered, or until storage fails.
     pub fn run(mut self) -> Ended {
-        let mut timeout = Some(Duration::ZERO);
         loop {
-            self.core.journal.poll(timeout);
-            if let Some(poison) = self.core.journal.poison().cloned() {
-                return self.fail_all(&poison.0);
+            if let Some(ended) = self.step() {
+                return ended;
             }
-            self.core.now = self.core.journal.log_time();
-            self.publish();
-            let stopping = self.status.phase() == Phase::Stopping;
-            if stopping {
-                self.core.release_all_parked();
-            }
-            self.finish_loads();
-            self.go_on();
-            let drained = self.take_commands();
-            self.core.tick();
-            self.core.settle();
-            self.collect_parked_answers();
-            let made_room = self.core.journal.submit();
-            // Behind `submit`: under steady load this is where the open group is empty every now and then.
-            let last_stamp = self.core.state.last_stamp;
-            self.core.journal.checkpoint(&self.core.state, last_stamp);
-            self.publish();
-            self.send_batch();
-            self.report();
-            if stopping && drained && self.is_done() {
-                self.core.journal.close();
-                return match self.core.journal.poison() {
-                    None => Ended::Cleanly,
-                    Some(poison) => Ended::Poisoned(poison.0.clone()),
-                };
-            }
-            timeout = self.next_timeout(drained, made_room);
         }
+    }
+
+    /// One turn: waits until something happens or is due, and does what there is to do. How it ended, once it has;
+    /// it must not be called again then.
+    pub fn step(&mut self) -> Option<Ended> {
+        self.core.journal.poll(self.timeout);
+        if let Some(poison) = self.core.journal.poison().cloned() {
+            self.fail_all(&poison.0);
+            return Some(Ended::Poisoned(poison.0));
+        }
+        if self.closing {
+            self.core.journal.submit();
+            self.timeout = Some(CLOSING_WAIT);
+            return self.core.journal.close().then_some(Ended::Cleanly);
+        }
+        self.core.now = self.core.journal.log_time();
+        self.publish();
+        let stopping = self.status.phase() == Phase::Stopping;
+        if stopping {
+            self.core.release_all_parked();
+        }
+        self.finish_loads();
+        self.go_on();
+        let drained = self.take_commands();
+        self.core.tick();
+        self.core.settle();
+        self.collect_parked_answers();
+        let made_room = self.core.journal.submit();
+        // Behind `submit`: under steady load this is where the open group is empty every now and then.
+        let last_stamp = self.core.state.last_stamp;
+        self.core.journal.checkpoint(&self.core.state, last_stamp);
+        self.publish();
+        self.send_batch();
+        self.report();
+        self.closing = stopping && drained && self.is_done();
+        self.timeout =
+            if self.closing { Some(Duration::ZERO) } else { self.next_timeout(drained, made_room) };
+        None
     }
 
     fn is_done(&self) -> bool {
@@ -284,7 +302,7 @@ impl<R: Ring> Storage<R> {
         }
     }
 
-    fn fail_all(mut self, cause: &str) -> Ended {
+    fn fail_all(&mut self, cause: &str) {
         self.status.poison(cause);
         self.publish();
         let error = BrokerError::OutcomeUnknown(cause.to_owned());
@@ -297,6 +315,5 @@ impl<R: Ring> Storage<R> {
             }
         }
         self.send_batch();
-        Ended::Poisoned(cause.to_owned())
     }
 }

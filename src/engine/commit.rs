@@ -118,6 +118,7 @@ pub struct Engine<R: Ring> {
     checkpoint_bytes: u64,
     pending_checkpoint: Option<(Seq, Vec<u8>, FileNumber)>,
     checkpoint_running: bool,
+    close_sent: bool,
     closed: bool,
     pub(super) loads: HashMap<u64, u64>,
     pub(super) loaded: Vec<(u64, io::Result<Bytes>)>,
@@ -165,6 +166,7 @@ impl<R: Ring> Engine<R> {
             checkpoint_bytes: 0,
             pending_checkpoint: None,
             checkpoint_running: false,
+            close_sent: false,
             closed: false,
             loads: HashMap::new(),
             loaded: Vec::new(),
@@ -367,7 +369,7 @@ impl<R: Ring> Engine<R> {
     }
 
     fn ask_for_files(&mut self) {
-        if self.closed || self.clock.boot_us() < self.prepare_again_at_us {
+        if self.close_sent || self.clock.boot_us() < self.prepare_again_at_us {
             return;
         }
         for lane in [&mut self.segments, &mut self.cursors] {
@@ -513,25 +515,21 @@ impl<R: Ring> Engine<R> {
         self.open.is_empty() && self.flights.is_empty() && self.loads.is_empty()
     }
 
-    /// Ends: everything staged is made durable, a noop carries the watermark to both files, and the superblock says
-    /// that there is nothing to scrub. Blocks until that is done or storage fails.
-    pub fn close(&mut self) {
-        while self.poison.is_none() && !(self.open.is_empty() && self.flights.is_empty()) {
-            self.submit();
-            self.poll(Some(Duration::from_millis(10)));
-        }
-        self.active_at_us = 0;
+    /// Ends, step by step between calls of `submit` and `poll`: everything staged is made durable, a noop carries the
+    /// watermark to both files, and the superblock says that there is nothing to scrub. Whether that is done; storage
+    /// may fail before.
+    pub fn close(&mut self) -> bool {
+        self.active_at_us = 0; // the noop is due now
         // Without room for it the clean mark alone has to do.
-        while self.poison.is_none()
-            && !(self.flights.is_empty() && (self.noop_at == self.submitted || !self.noop_has_room()))
-        {
-            self.submit();
-            self.poll(Some(Duration::from_millis(10)));
+        let is_quiet = self.open.is_empty()
+            && self.flights.is_empty()
+            && (self.noop_at == self.submitted || !self.noop_has_room());
+        if is_quiet && !self.close_sent {
+            self.close_sent = true;
+            // Without maintenance there is nobody to write the mark: the next start scrubs.
+            self.closed |= self.jobs.send(Job::Close { seq: self.submitted }).is_err();
         }
-        let sent = self.jobs.send(Job::Close { seq: self.submitted }).is_ok();
-        while sent && self.poison.is_none() && !self.closed {
-            self.poll(Some(Duration::from_millis(10)));
-        }
+        self.closed
     }
 
     /// Name of the io back end.

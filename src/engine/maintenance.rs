@@ -106,7 +106,8 @@ impl<F: Fs> Maintenance<F> {
         }
     }
 
-    fn work(&mut self, job: Job) -> Outcome<F::File> {
+    /// Does one job.
+    pub fn work(&mut self, job: Job) -> Outcome<F::File> {
         match job {
             Job::Prepare { kind, number, after } => match self.prepare(kind, number, after) {
                 Ok(prepared) => Outcome::Prepared(kind, Box::new(prepared)),
