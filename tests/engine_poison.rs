@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use comb::broker::state::State;
-use comb::engine::commit::Engine;
+use comb::engine::commit::{Channels, Engine};
+use comb::engine::lookup::Lookups;
 use comb::engine::recovery::recover;
 use comb::engine::{EngineSettings, Layout};
 use comb::format::delta::Delta;
@@ -75,6 +76,7 @@ fn the_first_failed_write_poisons_and_nothing_is_claimed_after_it() {
         pipeline_depth: 2,
         noop_idle_us: 3_600_000_000,
         tail_cache_bytes: 0,
+        resident_index_bytes: 0,
         checkpoint_cursor_bytes: u64::MAX / 8,
         prepared_files: 1,
         reserve_bytes: 0,
@@ -87,7 +89,10 @@ fn the_first_failed_write_poisons_and_nothing_is_claimed_after_it() {
     let (jobs, _jobs) = mpsc::channel();
     let (_outcomes, outcomes) = mpsc::channel();
     let ring = Failing { inner, fails: 3, writes: Vec::new() };
-    let mut engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes);
+    let (asks, _asks) = mpsc::channel();
+    let (_looked_up, looked_up) = mpsc::channel();
+    let channels = Channels { jobs, outcomes, lookups: Lookups::new(asks, looked_up) };
+    let mut engine = Engine::new(ring, Clock::system(), settings, recovered.parts, channels);
     let stage = |engine: &mut Engine<Failing>, until: Seq| {
         engine.stage(&Delta::NextIds {
             queue: QueueId(until.0),

@@ -14,16 +14,20 @@ use std::time::Duration;
 
 use comb::broker::state::State;
 use comb::engine::EngineSettings;
-use comb::engine::commit::Engine;
+use comb::engine::commit::{Channels, Engine};
+use comb::engine::lookup::{Ask, LookupWorker, Lookups};
 use comb::engine::machine::Machine;
 use comb::engine::maintenance::Maintenance;
 use comb::engine::recovery::{Recovered, RecoveryError, recover};
 use comb::engine::staging::{Bytesource, Room};
 use comb::format::delta::{Delta, PartitionDef, QueueDef};
 use comb::format::entry::Entry;
+use comb::format::file_header::FileKind;
 use comb::format::id_hash;
 use comb::format::run::RunHeader;
-use comb::io::{AnyRing, Backend, Clock, DirectFile, OsFs, SyncMode, open_ring};
+use comb::index::runs::Run;
+use comb::index::{Found, IdHit, Ids, Lookup};
+use comb::io::{AnyRing, Backend, Clock, DirectFile, Fs, OpenMode, OsFs, ReadAt, SyncMode, open_ring};
 use comb::log::files::Layout;
 use comb::log::tail::Verdict;
 use comb::types::{
@@ -43,6 +47,7 @@ fn settings() -> EngineSettings {
         pipeline_depth: 2,
         noop_idle_us: 50_000,
         tail_cache_bytes: 256 << 10,
+        resident_index_bytes: 0,
         checkpoint_cursor_bytes: u64::MAX / 8,
         prepared_files: 1,
         reserve_bytes: 0,
@@ -50,6 +55,7 @@ fn settings() -> EngineSettings {
 }
 
 struct Driver {
+    dir: PathBuf,
     engine: Engine<AnyRing>,
     state: State,
     log: LogId,
@@ -93,9 +99,21 @@ impl Driver {
             checkpoints: recovered.checkpoints,
         };
         let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
-        let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);
+        let (asks, asked) = mpsc::channel();
+        let (_, looked_up) = mpsc::channel();
+        let lookups = Lookups::new(asks, looked_up);
+        drop(asked); // nothing is looked up here
+        let channels = Channels { jobs, outcomes: outcomes_receiver, lookups };
+        let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, channels);
         let now = recovered.machine.last_stamp.0 + 1;
-        Driver { engine, state: recovered.machine, log, maintenance: Some(maintenance), now }
+        Driver {
+            dir: dir.to_owned(),
+            engine,
+            state: recovered.machine,
+            log,
+            maintenance: Some(maintenance),
+            now,
+        }
     }
 
     fn stage(&mut self, delta: &Delta<'_>) {
@@ -179,9 +197,26 @@ impl Driver {
         self.state.apply_run(&run, &ids, place).unwrap();
     }
 
+    /// Has indexes written for sealed segments and drops what they know, as the storage thread does.
+    fn tend_index(&mut self) {
+        for segment in self.engine.take_sealed() {
+            self.engine.index(segment, self.state.index.rows(segment).unwrap());
+        }
+        for segment in self.engine.take_indexed() {
+            self.state.index.set_indexed(segment);
+        }
+        let partitions = &mut self.state.partitions;
+        while self
+            .state
+            .index
+            .evict(0, |partition, see| see(&mut partitions.get_mut(&partition).unwrap().spans))
+        {}
+    }
+
     /// Submits and waits until everything staged is durable.
     fn commit(&mut self) -> Seq {
         let seq = self.engine.staged();
+        self.tend_index();
         while self.engine.watermark() < seq {
             self.engine.submit();
             self.engine.poll(Some(Duration::from_millis(50)));
@@ -190,12 +225,27 @@ impl Driver {
         seq
     }
 
+    /// Looks up the rows of everything that is not in memory.
+    fn with_cold_rows(mut self) -> Driver {
+        loop {
+            let state = &self.state;
+            let mut missing =
+                state.partitions.values().flat_map(|partition| state.runs(partition, partition.start));
+            let Some(lookup) = missing.find_map(Result::err) else { return self };
+            match look_up(&self.dir, self.log, lookup) {
+                Found::Runs(runs) => {
+                    self.state.index.cold.insert(lookup.segment(), lookup.partition(), runs);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
     fn crash(self) -> Vec<String> {
-        let picture = picture(&self.state);
-        let Driver { engine, maintenance, .. } = self;
+        let Driver { engine, maintenance, state, log, dir, .. } = self;
         drop(engine);
         maintenance.unwrap().join().unwrap();
-        picture
+        picture(&dir, log, &state)
     }
 
     fn close(mut self) -> Vec<String> {
@@ -208,20 +258,63 @@ impl Driver {
     }
 }
 
-/// Everything the state says, order-free: its records and where each message is.
-fn picture(state: &State) -> Vec<String> {
+/// Everything the state says, order-free: its records, where each message is and which id it has.
+fn picture(dir: &Path, log: LogId, state: &State) -> Vec<String> {
     let mut lines = Vec::new();
     state.snapshot(&mut |delta| lines.push(format!("{delta:?}")));
     for (id, partition) in &state.partitions {
-        for run in partition.runs.from(Offset(0)) {
-            lines.push(format!("{id} {run:?}"));
-        }
-        for offset in 0..partition.next.0 {
-            lines.push(format!("{id} {:?}", partition.ids.get(Offset(offset))));
+        let mut from = partition.start;
+        while from < partition.next {
+            let found = state.runs(partition, from).next().unwrap();
+            let runs = match found {
+                Ok(run) => vec![run],
+                Err(lookup) => match look_up(dir, log, lookup) {
+                    Found::Runs(runs) => runs,
+                    other => panic!("{other:?}"),
+                },
+            };
+            for run in runs {
+                lines.push(format!("{id} {run:?}"));
+                for hit in ids_of(dir, log, state, partition.id, &run) {
+                    lines.push(format!("{id} {hit:?}"));
+                }
+                from = run.end();
+            }
         }
     }
     lines.sort();
     lines
+}
+
+fn look_up(dir: &Path, log: LogId, lookup: Lookup) -> Found {
+    let mut worker = LookupWorker::new(OsFs::new(dir).unwrap(), Layout::new(dir), log);
+    let (_, mut answers) = worker.work(Ask::Look { key: 0, lookups: vec![lookup] }).unwrap();
+    answers.remove(0).1.unwrap()
+}
+
+/// Each message of a run, found by its transaction id.
+fn ids_of(dir: &Path, log: LogId, state: &State, partition: PartitionId, run: &Run) -> Vec<IdHit> {
+    let fs = OsFs::new(dir).unwrap();
+    let path = Layout::new(dir).path(FileKind::Segment, run.place.segment);
+    let file = fs.open(&path, OpenMode::Read).unwrap();
+    let mut entries = &file.read_at(run.place.position + 48, run.bytes as usize).unwrap()[..];
+    let mut hits = Vec::new();
+    while !entries.is_empty() {
+        let (hash, _, bytes) = comb::format::entry::peek(entries).unwrap();
+        entries = &entries[bytes..];
+        let mut found = Ids::new();
+        state.index.find_resident(partition, hash, LogTime(0), &mut found);
+        for segment in state.index.elsewhere(LogTime(0)) {
+            match look_up(dir, log, Lookup::Find { segment, partition, hash }) {
+                Found::Ids(ids) => found.extend(ids),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(found.len(), 1, "{partition} {hash:?}");
+        hits.extend(found);
+    }
+    assert_eq!(hits.len(), run.count as usize);
+    hits
 }
 
 fn payload(number: u64, bytes: usize) -> Vec<u8> {
@@ -245,6 +338,7 @@ fn fill(dir: &Path, groups: u64) -> (Vec<String>, Seq) {
 fn files(dir: &Path, kind: &str) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(dir.join(kind)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_none_or(|extension| extension != "idx"));
     paths.sort();
     paths
 }
@@ -288,14 +382,14 @@ fn everything_committed_is_back_over_many_files() {
     assert!(files(dir.path(), "cursors").len() > 2, "the test must roll cursor files");
     let recovered = try_recover(dir.path()).unwrap();
     assert_eq!(recovered.parts.last_seq, seq);
-    assert_eq!(picture(&recovered.machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
     drop(recovered);
     // Recovery is idempotent, and what comes after it is kept as well.
     let mut driver = Driver::open(dir.path());
     driver.push(1, &[payload(1, 100)]);
     driver.commit();
     let after = driver.crash();
-    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), after);
+    assert_eq!(picture(dir.path(), LogId(77), &try_recover(dir.path()).unwrap().machine), after);
 }
 
 #[test]
@@ -307,7 +401,7 @@ fn a_clean_stop_leaves_nothing_to_look_for() {
     let before = driver.close();
     let recovered = try_recover(dir.path()).unwrap();
     assert_eq!(recovered.report.cut, None);
-    assert_eq!(picture(&recovered.machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
 }
 
 #[test]
@@ -319,16 +413,16 @@ fn a_torn_last_cursor_frame_is_cut_and_its_messages_never_come_back() {
     let recovered = try_recover(dir.path()).unwrap();
     assert_eq!(recovered.report.cut, Some(seq));
     assert_eq!(recovered.parts.last_seq, Seq(seq.0 - 1));
-    let before = picture(&recovered.machine);
+    let before = picture(dir.path(), LogId(77), &recovered.machine);
     drop(recovered);
     assert!(!files(dir.path(), "quarantine").is_empty());
     // A new group takes the seq; the old frames are gone from both files.
     let mut driver = Driver::open(dir.path());
-    assert_eq!(picture(&driver.state), before);
+    assert_eq!(picture(dir.path(), LogId(77), &driver.state), before);
     driver.push(2, &[payload(7, 50)]);
     assert_eq!(driver.commit(), seq);
     let after = driver.crash();
-    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), after);
+    assert_eq!(picture(dir.path(), LogId(77), &try_recover(dir.path()).unwrap().machine), after);
 }
 
 #[test]
@@ -410,13 +504,13 @@ fn recovery_begins_with_the_newest_checkpoint_and_survives_its_loss() {
     );
     let recovered = try_recover(dir.path()).unwrap();
     assert!(recovered.report.checkpoint > Seq(0));
-    assert_eq!(picture(&recovered.machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
     drop(recovered);
     // The older checkpoint stands in for a damaged newer one.
     let newest = files(dir.path(), "checkpoints").remove(1);
     flip(&newest, 5000);
     let recovered = try_recover(dir.path()).unwrap();
-    assert_eq!(picture(&recovered.machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
     drop(recovered);
     // Without either, nothing is made up.
     flip(&files(dir.path(), "checkpoints").remove(0), 5000);
@@ -434,7 +528,13 @@ fn messages_are_readable_from_memory_and_from_the_file() {
     }
     driver.push(1, &[payload(200, 2000)]); // staged, not submitted
     let mut from_file = 0;
-    for run in driver.state.partitions[&PartitionId(1)].runs.from(Offset(0)) {
+    let driver = driver.with_cold_rows();
+    let runs: Vec<Run> = {
+        let partition = &driver.state.partitions[&PartitionId(1)];
+        driver.state.runs(partition, Offset(0)).map(Result::unwrap).collect()
+    };
+    assert_eq!(runs.len(), 201);
+    for run in &runs {
         let bytes = match driver.engine.source(run) {
             Bytesource::Memory(bytes) => bytes,
             Bytesource::File(file, position) => {
@@ -446,6 +546,8 @@ fn messages_are_readable_from_memory_and_from_the_file() {
         assert_eq!(entry.payload, payload(run.base.0, 2000));
     }
     assert!(from_file > 0, "the tail cache is small enough that some are read from the file");
+    let mut driver = driver;
+    driver.commit();
     driver.crash();
 }
 
@@ -499,7 +601,7 @@ fn frames_that_only_larger_settings_allow_survive_in_a_log_made_with_smaller_one
         let recovered = recover_with(dir.path(), settings).unwrap();
         assert_eq!(recovered.parts.last_seq, seq);
         assert_eq!(recovered.report.cut, None);
-        assert_eq!(picture(&recovered.machine), before);
+        assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
     }
 }
 
@@ -522,7 +624,7 @@ fn the_largest_frame_of_a_segment_of_odd_blocks_is_read_back() {
     let before = driver.crash();
     let recovered = recover_with(dir.path(), &odd).unwrap();
     assert_eq!(recovered.parts.last_seq, seq);
-    assert_eq!(picture(&recovered.machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &recovered.machine), before);
 }
 
 #[test]
@@ -557,5 +659,5 @@ fn a_file_that_an_earlier_try_left_is_prepared_anew() {
     }
     let before = driver.crash();
     assert!(dir.path().join("segments/0000000000000003.seg").metadata().unwrap().len() == SEGMENT_BYTES);
-    assert_eq!(picture(&try_recover(dir.path()).unwrap().machine), before);
+    assert_eq!(picture(dir.path(), LogId(77), &try_recover(dir.path()).unwrap().machine), before);
 }

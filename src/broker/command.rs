@@ -587,6 +587,11 @@ pub enum BrokerError {
         /// The limit.
         limit: u64,
     },
+    /// An index file is damaged and could not be built anew from its segment.
+    #[error(
+        "an index cannot be read: {0}; nothing of this request beyond what it says is done, and other data is served; see the daemon's log"
+    )]
+    IndexUnreadable(String),
     /// A request deadline passed.
     #[error("no answer from storage within {seconds} s; the outcome is unknown")]
     Timeout {

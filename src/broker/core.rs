@@ -14,6 +14,7 @@ use super::state::State;
 use crate::engine::machine::Machine;
 use crate::format::delta::Delta;
 use crate::format::run::RunHeader;
+use crate::index::{Found, Ids, Lookup};
 use crate::io::{Clock, IdSource};
 use crate::types::{Epoch, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, WallTime};
 
@@ -35,10 +36,12 @@ pub struct CoreSettings {
 }
 
 /// What a command waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Block {
     /// Room in the next group.
     Room,
+    /// What the index files say; the answers go to `Core::answer_lookup`.
+    Index(Vec<Lookup>),
     /// The bytes of the run that holds this message; they are to be found in `Core::loaded` afterwards.
     Load {
         /// The partition.
@@ -103,6 +106,10 @@ pub struct Core<J> {
     pub answers: Vec<(Caller, Reply)>,
     /// Entries of runs that were loaded for a blocked command, by partition and run base. `Err`: unreadable.
     pub loaded: HashMap<(PartitionId, Offset), Result<bytes::Bytes, String>>,
+    /// Messages with a transaction id that were looked up for a blocked command.
+    pub finds: HashMap<Lookup, Ids>,
+    /// What has to be looked up so that parked polls can be served. No more than pairs of partition and group.
+    pub wanted: Vec<Lookup>,
     pub(super) ready: Ready,
     pub(super) parked: Parked,
     pub(super) ids: IdSource,
@@ -130,6 +137,8 @@ impl<J: Journal> Core<J> {
             now,
             answers: Vec::new(),
             loaded: HashMap::new(),
+            finds: HashMap::new(),
+            wanted: Vec::new(),
             ready: Ready::default(),
             parked: Parked::default(),
             ids,
@@ -158,7 +167,7 @@ impl<J: Journal> Core<J> {
                 Command::Extend { lease, seconds } => self.extend(*lease, *seconds),
                 Command::Configure(configure) => self.configure(configure),
                 Command::DeleteQueue(name) => self.delete_queue(name),
-                Command::DeadLetters(query) => Step::Done(Reply::DeadLetters(self.dead_letters(query))),
+                Command::DeadLetters(query) => self.dead_letters(query),
                 Command::Push(_) | Command::Ack(_) | Command::Transaction(_) => {
                     unreachable!("Work::new gives these kinds of their own")
                 }
@@ -203,6 +212,53 @@ impl<J: Journal> Core<J> {
         base
     }
 
+    /// The messages of a partition with an id that were appended at or after `since`, newest first. Appends to `asked`
+    /// what has to be looked up before that can be said; the answer is not whole then. `enough`: whether what is in
+    /// memory answers the question already.
+    pub(super) fn find_ids(
+        &self,
+        partition: PartitionId,
+        hash: IdHash,
+        since: LogTime,
+        enough: impl FnOnce(&Ids) -> bool,
+        asked: &mut Vec<Lookup>,
+    ) -> Ids {
+        let mut hits = Ids::new();
+        self.state.index.find_resident(partition, hash, since, &mut hits);
+        in_order(&mut hits, since);
+        if enough(&hits) {
+            return hits;
+        }
+        for segment in self.state.index.elsewhere(since) {
+            let lookup = Lookup::Find { segment, partition, hash };
+            match self.finds.get(&lookup) {
+                Some(ids) => hits.extend_from_slice(ids),
+                None => asked.push(lookup),
+            }
+        }
+        in_order(&mut hits, since);
+        hits
+    }
+
+    /// Takes the answer to a lookup in, for whoever asks again.
+    pub fn answer_lookup(&mut self, lookup: Lookup, found: Found) {
+        let partition = lookup.partition();
+        match (lookup, found) {
+            (Lookup::Find { .. }, Found::Ids(ids)) => {
+                self.finds.insert(lookup, ids);
+            }
+            (Lookup::Runs { segment, .. }, Found::Runs(runs)) => {
+                self.state.index.cold.insert(segment, partition, runs);
+                self.rows_arrived(partition);
+            }
+            (Lookup::Created { time, .. }, Found::Created(offset)) => {
+                self.state.seed(partition, time, offset);
+                self.rows_arrived(partition);
+            }
+            (lookup, found) => unreachable!("{found:?} is no answer to {lookup:?}"),
+        }
+    }
+
     /// A wall time above every one in any record: the clock, or one microsecond after the last stamp.
     pub(super) fn stamp(&mut self) -> WallTime {
         let stamp = WallTime(self.clock.wall_us().max(self.state.last_stamp.0 + 1));
@@ -230,5 +286,15 @@ impl<J: Journal> Core<J> {
     /// The error for a full disk.
     pub(super) fn storage_full(&self, free_bytes: u64) -> BrokerError {
         BrokerError::StorageFull { dir: self.settings.data_dir.clone(), free_bytes }
+    }
+}
+
+/// Sorts hits, newest first. Segments are not in the order of offsets where messages were moved, and a message that was
+/// moved is there twice.
+fn in_order(hits: &mut Ids, since: LogTime) {
+    hits.retain(|hit| hit.logged >= since);
+    if hits.len() > 1 {
+        hits.sort_unstable_by_key(|hit| std::cmp::Reverse(hit.offset));
+        hits.dedup_by_key(|hit| hit.offset);
     }
 }

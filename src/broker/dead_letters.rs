@@ -4,15 +4,17 @@
 //!
 //! Must not: read payloads; a row says where its copy is.
 
-use super::command::{DeadLetterPage, DeadLetterQuery, DeadLetterRow, Piece};
-use super::core::Core;
+use super::command::{DeadLetterPage, DeadLetterQuery, DeadLetterRow, Piece, Reply};
+use super::core::{Block, Core, Step};
 use super::journal::Journal;
 use super::state::{DeadLetter, Group, Partition, Queue};
+use crate::index::Lookup;
 
 impl<J: Journal> Core<J> {
     /// A page of the dead letters that match, newest failure first.
-    pub(super) fn dead_letters(&self, query: &DeadLetterQuery) -> DeadLetterPage {
+    pub(super) fn dead_letters(&self, query: &DeadLetterQuery) -> Step {
         let mut page = DeadLetterPage::default();
+        let mut asked = Vec::new();
         let mut bytes = 0_u64;
         let end = query.offset.saturating_add(u64::from(query.limit));
         for letter in self.state.dead_letters.values().rev() {
@@ -25,7 +27,7 @@ impl<J: Journal> Core<J> {
             // A page ends early where its copies grow too large, and shows one row at least.
             if (query.offset..end).contains(&page.total)
                 && (page.rows.is_empty() || bytes < self.settings.pop_bytes)
-                && let Some(copy) = self.copy_of(letter)
+                && let Some(copy) = self.copy_of(letter, &mut asked)
             {
                 bytes += u64::from(copy.run.bytes);
                 page.rows.push(DeadLetterRow {
@@ -44,7 +46,11 @@ impl<J: Journal> Core<J> {
             }
             page.total += 1;
         }
-        page
+        if asked.is_empty() {
+            Step::Done(Reply::DeadLetters(page))
+        } else {
+            Step::Blocked(Block::Index(asked))
+        }
     }
 
     /// Where a letter comes from; nothing once its queue is deleted.
@@ -54,12 +60,20 @@ impl<J: Journal> Core<J> {
         Some((self.state.queues.get(&partition.queue)?, partition, group))
     }
 
-    fn copy_of(&self, letter: &DeadLetter) -> Option<Piece> {
+    fn copy_of(&self, letter: &DeadLetter, asked: &mut Vec<Lookup>) -> Option<Piece> {
         let copies = self.state.partitions.get(&letter.copy_partition)?;
-        let run = copies.runs.from(letter.copy_offset).next().filter(|run| run.base <= letter.copy_offset)?;
+        let run = match self.state.runs(copies, letter.copy_offset).next()? {
+            Ok(run) => Some(run).filter(|run| run.base <= letter.copy_offset)?,
+            Err(lookup) => {
+                if asked.last() != Some(&lookup) {
+                    asked.push(lookup);
+                }
+                return None;
+            }
+        };
         Some(Piece {
             run: run.header(copies.id),
-            source: self.journal.source(copies.id, run),
+            source: self.journal.source(copies.id, &run),
             first: letter.copy_offset,
             last: letter.copy_offset,
         })

@@ -53,10 +53,76 @@ impl<R: Ring> Journal for Engine<R> {
 /// A journal in memory, for tests of the layers above the engine.
 #[cfg(test)]
 pub(crate) mod memory {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
     use super::{Fit, Journal, Place, Run, Source};
+    use crate::broker::core::Core;
     use crate::format::delta::Delta;
     use crate::format::run::RunHeader;
+    use crate::index::rows::SegmentRows;
+    use crate::index::{Found, Ids, Lookup};
     use crate::types::{FileNumber, PartitionId};
+
+    /// Runs of a segment, so that nearly everything a test does meets messages in sealed segments.
+    const RUNS_PER_SEGMENT: usize = 2;
+    /// Sealed segments at most, so that tests with very many messages stay quick.
+    const SEGMENTS_MAX: usize = 32;
+
+    /// Index files in memory: drops rows of sealed segments from the state, and answers from them.
+    #[derive(Default)]
+    pub(crate) struct MemoryIndex {
+        rows: BTreeMap<FileNumber, Arc<SegmentRows>>,
+    }
+
+    impl MemoryIndex {
+        /// Seals all segments but the newest and drops their rows.
+        pub(crate) fn seal<J: Journal>(&mut self, core: &mut Core<J>) {
+            let mut number = self.rows.last_key_value().map_or(FileNumber(1), |(last, _)| last.next());
+            while core.state.index.rows(number.next()).is_some() {
+                if let Some(rows) = core.state.index.rows(number) {
+                    self.rows.insert(number, rows);
+                    core.state.index.set_indexed(number);
+                }
+                number = number.next();
+            }
+            let partitions = &mut core.state.partitions;
+            while core.state.index.evict(0, |partition, see| {
+                if let Some(partition) = partitions.get_mut(&partition) {
+                    see(&mut partition.spans);
+                }
+            }) {}
+        }
+
+        /// Answers lookups.
+        pub(crate) fn answer<J: Journal>(&self, core: &mut Core<J>, lookups: &[Lookup]) {
+            for lookup in lookups {
+                let segment = lookup.segment();
+                let rows = self.rows.get(&segment).expect("only sealed segments are looked up");
+                let mut runs = Vec::new();
+                rows.each(segment, |partition, run, _, _| {
+                    if partition == lookup.partition() {
+                        runs.push(run);
+                    }
+                });
+                let found = match *lookup {
+                    Lookup::Runs { from, .. } => {
+                        Found::Runs(runs.into_iter().filter(|run| run.end() > from).collect())
+                    }
+                    Lookup::Created { time, end, .. } => {
+                        let first = runs.iter().find(|run| run.created >= time);
+                        Found::Created(first.map_or(end, |run| run.base))
+                    }
+                    Lookup::Find { partition, hash, .. } => {
+                        let mut ids = Ids::new();
+                        rows.find(partition, hash, &mut ids);
+                        Found::Ids(ids)
+                    }
+                };
+                core.answer_lookup(*lookup, found);
+            }
+        }
+    }
 
     /// Keeps runs in memory and counts records.
     #[derive(Default)]
@@ -100,7 +166,9 @@ pub(crate) mod memory {
             let bytes: Vec<u8> = entries.concat();
             assert_eq!(bytes.len(), run.bytes as usize);
             self.runs.push(bytes);
-            Place { segment: FileNumber(1), position: self.runs.len() as u64 - 1 }
+            let run = self.runs.len() - 1;
+            let segment = (run / RUNS_PER_SEGMENT).min(SEGMENTS_MAX);
+            Place { segment: FileNumber(segment as u64 + 1), position: run as u64 }
         }
 
         fn source(&self, _: PartitionId, run: &Run) -> Source {

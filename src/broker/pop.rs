@@ -22,8 +22,8 @@ use super::command::{BrokerError, Claim, Piece, Pop, PopReply, PopTarget, Reply,
 use super::core::{Block, Caller, Core, Step};
 use super::journal::{DELTA_BYTES, Fit, Journal};
 use super::ready::{Visibility, evaluate};
-use super::state::Partition;
 use crate::format::delta::{Cause, CursorDelta, CursorState, Delta, GroupDef, Lease, StartPolicy};
+use crate::index::Lookup;
 use crate::index::runs::Run;
 use crate::types::{GroupId, LeaseId, LogTime, Offset, PartitionId, QUEUE_MODE_GROUP, QueueId, name_bytes};
 
@@ -48,7 +48,12 @@ struct Taking<'a> {
     bytes: u64,
     /// Partitions that may still be taken.
     partitions: u32,
+    /// What has to be looked up before more can be taken.
+    asked: Vec<Lookup>,
 }
+
+/// Partitions about which a pop asks at once when it knows of none to claim.
+const UNKNOWN_MAX: usize = 256;
 
 /// Whether a partition was claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,23 +84,29 @@ struct Span {
 
 impl Span {
     /// The messages from `next` on that are visible and within limits. Runs count in whole, because they are read
-    /// in whole. If `must`, at least one message is taken, and of a run that is too large by itself about as many as
+    /// in whole. A lookup if not even the first of them is known. If `must`, at least one message is taken, and of a run that is too large by itself about as many as
     /// its mean message size allows.
     fn gather(
-        partition: &Partition,
+        runs: impl Iterator<Item = Result<Run, Lookup>>,
         next: Offset,
         visible: impl Fn(&Run) -> bool,
         limits: (u32, u64),
         must: bool,
-    ) -> Span {
+    ) -> Result<Span, Lookup> {
         let (batch, bytes) = limits;
         let mut span = Span { parts: SmallVec::new(), messages: 0, bytes: 0 };
         let mut expected = next;
-        for run in partition.runs.from(next) {
+        for run in runs {
+            let run = match run {
+                Ok(run) => run,
+                // What is at hand is enough for now.
+                Err(_) if !span.parts.is_empty() => break,
+                Err(lookup) => return Err(lookup),
+            };
             let left = batch - span.messages;
             let fresh = span.parts.is_empty();
             let first = run.base.max(expected);
-            if left == 0 || !visible(run) || (!fresh && first != expected) {
+            if left == 0 || !visible(&run) || (!fresh && first != expected) {
                 break;
             }
             let there = u32::try_from(run.end().0 - first.0).unwrap_or(u32::MAX);
@@ -108,14 +119,14 @@ impl Span {
                 count = count.min(u32::try_from(fitting).unwrap_or(u32::MAX).max(1));
             }
             expected = Offset(first.0 + u64::from(count));
-            span.parts.push((*run, first, Offset(expected.0 - 1)));
+            span.parts.push((run, first, Offset(expected.0 - 1)));
             span.messages += count;
             span.bytes = span.bytes.saturating_add(u64::from(run.bytes));
             if expected < run.end() {
                 break;
             }
         }
-        span
+        Ok(span)
     }
 
     fn ends(&self) -> Option<(Offset, Offset)> {
@@ -151,7 +162,13 @@ impl<J: Journal> Core<J> {
         }
         match self.claim(pop, pop.partitions) {
             Err(NoRoom) => Step::Blocked(Block::Room),
-            Ok(reply) if pop.wait_us == 0 || !reply.claims.is_empty() => Step::Done(Reply::Pop(reply)),
+            Ok((reply, asked)) if reply.claims.is_empty() && !asked.is_empty() => {
+                Step::Blocked(Block::Index(asked))
+            }
+            Ok((reply, asked)) if pop.wait_us == 0 || !reply.claims.is_empty() => {
+                self.wanted.extend(asked);
+                Step::Done(Reply::Pop(reply))
+            }
             Ok(_) => {
                 let limit = self.settings.parked_polls;
                 if self.parked.len() as u64 >= u64::from(limit) {
@@ -339,8 +356,12 @@ impl<J: Journal> Core<J> {
         }
         match self.claim(&pop, pop.partitions.min(most)) {
             Err(NoRoom) => Served::NoRoom,
-            Ok(reply) if reply.claims.is_empty() => Served::Nobody,
-            Ok(reply) => {
+            Ok((reply, asked)) if reply.claims.is_empty() => {
+                self.wanted.extend(asked);
+                Served::Nobody
+            }
+            Ok((reply, asked)) => {
+                self.wanted.extend(asked);
                 if let Some(caller) = self.parked.remove(arrival) {
                     self.answers.push((caller, Reply::Pop(reply)));
                 }
@@ -349,9 +370,14 @@ impl<J: Journal> Core<J> {
         }
     }
 
-    /// Claims for a pop, at most so many partitions. Nothing to be had is an empty answer.
-    fn claim(&mut self, pop: &Pop, partitions: u32) -> Result<PopReply, NoRoom> {
+    /// Claims for a pop, at most so many partitions. Nothing to be had is an empty answer. Also gives what has to be
+    /// looked up before more could be claimed.
+    fn claim(&mut self, pop: &Pop, partitions: u32) -> Result<(PopReply, Vec<Lookup>), NoRoom> {
         let groups = self.groups_of(pop)?;
+        let asked = self.rows_missing(pop, &groups, partitions);
+        if !asked.is_empty() {
+            return Ok((PopReply::default(), asked));
+        }
         let mut taking = Taking {
             pop,
             lease: None,
@@ -359,6 +385,7 @@ impl<J: Journal> Core<J> {
             batch: pop.batch.max(1),
             bytes: self.settings.pop_bytes,
             partitions: partitions.max(1),
+            asked: Vec::new(),
         };
         let taken = match (&pop.target, groups.first()) {
             (_, None) => Taken::Enough,
@@ -370,7 +397,44 @@ impl<J: Journal> Core<J> {
         if taken == Taken::NoRoom && taking.claims.is_empty() {
             return Err(NoRoom);
         }
-        Ok(PopReply { lease: taking.lease, claims: taking.claims })
+        if taking.claims.is_empty() {
+            // An empty answer must be true: nothing is there, not nothing is known.
+            let unknown = groups.iter().flat_map(|(_, group)| self.ready.unknown(*group));
+            taking.asked.extend(unknown.take(UNKNOWN_MAX));
+        }
+        let reply = PopReply { lease: taking.lease, claims: taking.claims };
+        Ok((reply, taking.asked))
+    }
+
+    /// What has to be looked up before a pop can be served in turn: rows of the messages that it would get.
+    fn rows_missing(&self, pop: &Pop, groups: &Groups, partitions: u32) -> Vec<Lookup> {
+        let mut asked = Vec::new();
+        let mut look = |partition: PartitionId, group: GroupId| {
+            let known = self.state.partitions.get(&partition).zip(self.state.groups.get(&group));
+            let Some((partition, group)) = known else { return };
+            if let Ok(cursor) = self.state.cursor_or_seed(partition, group) {
+                let messages = u64::from(pop.batch.max(1));
+                self.state.index.missing(partition.id, &partition.spans, cursor.next, messages, &mut asked);
+            }
+        };
+        for (queue, group) in groups {
+            match &pop.target {
+                PopTarget::Partition { partition, .. } => {
+                    let queue = self.state.queues.get(queue);
+                    if let Some(partition) = queue.and_then(|queue| queue.partitions.get(partition.as_str()))
+                        && self.ready.is_listed(*partition, *group)
+                    {
+                        look(*partition, *group);
+                    }
+                }
+                _ => {
+                    for partition in self.ready.in_order(*group).take(partitions.max(1) as usize) {
+                        look(partition, *group);
+                    }
+                }
+            }
+        }
+        asked
     }
 
     fn take_named(&mut self, taking: &mut Taking<'_>, queue: QueueId, name: &str, group: GroupId) -> Taken {
@@ -427,11 +491,21 @@ impl<J: Journal> Core<J> {
         let Some(queue) = self.state.queues.get(&known.queue) else {
             unreachable!("queue {} of partition {partition} exists", known.queue);
         };
-        let cursor = self.state.cursor_or_seed(known, consumer);
+        let Ok(cursor) = self.state.cursor_or_seed(known, consumer) else {
+            unreachable!("partition {partition} is visible to group {group}, so its cursor is known");
+        };
         let delay = u64::from(queue.options.delayed_processing_seconds);
         let visible = |run: &Run| delay == 0 || run.logged.plus_seconds(delay) <= self.now;
         let must = taking.claims.is_empty();
-        let span = Span::gather(known, cursor.next, visible, (taking.batch, taking.bytes), must);
+        let runs = self.state.runs(known, cursor.next);
+        let span = match Span::gather(runs, cursor.next, visible, (taking.batch, taking.bytes), must) {
+            Ok(span) => span,
+            Err(lookup) => {
+                // What was at hand a moment ago was pushed out of memory: the next try asks again.
+                taking.asked.push(lookup);
+                return Taken::Enough;
+            }
+        };
         let Some((first, last)) = span.ends() else { return Taken::Enough };
         let pieces = span.parts.iter().map(|(run, first, last)| Piece {
             run: run.header(partition),

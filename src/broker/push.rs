@@ -13,6 +13,7 @@ use super::command::{BrokerError, PushGroup, PushVerdict, Reply};
 use super::core::{Block, Core, Step};
 use super::journal::{DELTA_BYTES, Fit, Journal};
 use crate::format::run::RUN_HEADER_BYTES;
+use crate::index::{Ids, Lookup};
 use crate::types::{IdHash, MessageId, Offset, name_bytes};
 
 /// A push being carried out.
@@ -45,6 +46,8 @@ pub(super) struct PushPlan {
     bytes: u64,
     /// First duplicate of a message that was stored before, as an index of the items.
     pub(super) stored: Option<usize>,
+    /// What has to be looked up before the verdicts hold.
+    pub(super) asked: Vec<Lookup>,
 }
 
 impl PushPlan {
@@ -83,6 +86,9 @@ impl<J: Journal> Core<J> {
         }
         while let Some(group) = work.groups.get(work.verdicts.len()) {
             let plan = self.plan_push(group);
+            if !plan.asked.is_empty() {
+                return Step::Blocked(Block::Index(plan.asked));
+            }
             let (run_bytes, delta_bytes) = plan.cost(group);
             if !plan.idle() {
                 match self.journal.fits(run_bytes, delta_bytes) {
@@ -162,6 +168,7 @@ impl<J: Journal> Core<J> {
             fresh: 0,
             bytes: 0,
             stored: None,
+            asked: Vec::new(),
         };
         let mut start = 0;
         for (index, item) in group.items.iter().enumerate() {
@@ -173,8 +180,10 @@ impl<J: Journal> Core<J> {
             let original = match (first, partition) {
                 (Some(first), _) => Some((first.id, first.offset)),
                 (None, Some(partition)) if window > 0 && !item.minted => {
-                    let newest = self.state.ids.find(partition.id, &partition.ids, item.hash).next();
-                    let original = newest.filter(|row| row.logged >= since).map(|row| (row.id, row.offset));
+                    // With the window kept there is one at most; it decides.
+                    let one = |hits: &Ids| !hits.is_empty();
+                    let hits = self.find_ids(partition.id, item.hash, since, one, &mut plan.asked);
+                    let original = hits.first().map(|hit| (hit.id, hit.offset));
                     if original.is_some() && plan.stored.is_none() {
                         plan.stored = Some(index);
                     }
@@ -197,7 +206,7 @@ impl<J: Journal> Core<J> {
 
     /// Stages the new messages of a plan and answers the verdicts.
     pub(super) fn stage_push(&mut self, group: &PushGroup, plan: PushPlan) -> Vec<PushVerdict> {
-        let mut verdicts = plan.verdicts;
+        let verdicts = plan.verdicts;
         if plan.fresh == 0 {
             return verdicts;
         }
@@ -215,15 +224,8 @@ impl<J: Journal> Core<J> {
             }
         }
         let partition = self.partition_on_use(&group.queue, &group.partition);
-        // Twice what is added, so that a partition in use gets rid of a backlog and none pays for it at once.
-        self.state.expire_ids(partition, self.now, 2 * plan.fresh);
         let base = self.stage_run(partition, &entries, &ids);
-        if let Some(shift) = base.0.checked_sub(plan.base.0).filter(|shift| *shift > 0) {
-            // The same partition came before in this unit.
-            for verdict in verdicts.iter_mut().filter(|verdict| verdict.offset >= plan.base) {
-                verdict.offset.0 += shift;
-            }
-        }
+        debug_assert_eq!(base, plan.base, "a plan is staged in the step that made it, once per partition");
         verdicts
     }
 }

@@ -3,7 +3,7 @@
 //! Purpose: a pop takes the front of a list and never scans; nothing is looked at again before it can have changed.
 //!
 //! Invariants:
-//! - A pair of partition and group is in its group's list, or has one timer, or is nowhere. Memory is bounded by the
+//! - A pair of partition and group is in its group's list, or has one timer, or waits for a lookup, or is nowhere. Memory is bounded by the
 //!   pairs that exist, and goes when the group goes.
 //! - Lists are first in, first out; what was claimed comes back at the end, so no partition starves another.
 //! - A timer is never later than the moment at which its pair becomes visible. It may be earlier: then it is set
@@ -22,6 +22,7 @@ use super::core::Core;
 use super::journal::Journal;
 use super::matching::Matching;
 use super::state::{State, Touched};
+use crate::index::Lookup;
 use crate::types::{GroupId, LogTime, PartitionId, QueueId};
 
 /// When a group can claim a partition, as things stand.
@@ -33,6 +34,8 @@ pub(super) enum Visibility {
     At(LogTime),
     /// Not before something is pushed or changed.
     Never,
+    /// Something has to be looked up first. The partition is touched again when the answer is there.
+    Unknown(Lookup),
 }
 
 /// When a group can claim a partition.
@@ -45,18 +48,24 @@ pub(super) fn evaluate(state: &State, now: LogTime, partition: PartitionId, grou
         return Visibility::Never;
     }
     let Some(queue) = state.queues.get(&partition.queue) else { return Visibility::Never };
-    let cursor = state.cursor_or_seed(partition, group);
+    let cursor = match state.cursor_or_seed(partition, group) {
+        Ok(cursor) => cursor,
+        Err(lookup) => return Visibility::Unknown(lookup),
+    };
     if let Some(lease) = live_lease(&cursor, now) {
         return Visibility::At(lease.expires.plus_us(1));
     }
     if cursor.next >= partition.next {
         return Visibility::Never;
     }
-    let Some(run) = partition.runs.from(cursor.next).next() else { return Visibility::Never };
     let (delay, window) = (queue.options.delayed_processing_seconds, queue.options.window_buffer_seconds);
     let mut from = LogTime(0);
     if delay > 0 {
-        from = run.logged.plus_seconds(u64::from(delay));
+        match state.runs(partition, cursor.next).next() {
+            Some(Ok(run)) => from = run.logged.plus_seconds(u64::from(delay)),
+            Some(Err(lookup)) => return Visibility::Unknown(lookup),
+            None => return Visibility::Never,
+        }
     }
     if window > 0 {
         from = from.max(partition.last_logged.plus_seconds(u64::from(window)));
@@ -71,12 +80,15 @@ enum Slot {
     Listed(u64),
     /// Under this timer.
     Timed(LogTime),
+    /// Among those of which something has to be looked up.
+    Unknown,
 }
 
 /// One group's.
 #[derive(Debug, Default)]
 struct List {
     order: BTreeMap<u64, PartitionId>,
+    unknown: BTreeMap<PartitionId, Lookup>,
     slots: HashMap<PartitionId, Slot>,
 }
 
@@ -102,6 +114,7 @@ impl Ready {
         let old = list.slots.get(&partition).copied();
         match (old, visibility) {
             (Some(Slot::Listed(_)), Visibility::Now) | (None, Visibility::Never) => return false,
+            (Some(Slot::Unknown), Visibility::Unknown(_)) => return false,
             (Some(Slot::Timed(set)), Visibility::At(time)) if set <= time => return false,
             _ => {}
         }
@@ -111,6 +124,9 @@ impl Ready {
             }
             Some(Slot::Timed(time)) => {
                 self.timers.remove(&(time, group, partition));
+            }
+            Some(Slot::Unknown) => {
+                list.unknown.remove(&partition);
             }
             None => {}
         }
@@ -126,6 +142,11 @@ impl Ready {
                 list.slots.insert(partition, Slot::Timed(time));
                 false
             }
+            Visibility::Unknown(lookup) => {
+                list.unknown.insert(partition, lookup);
+                list.slots.insert(partition, Slot::Unknown);
+                false
+            }
             Visibility::Never => {
                 list.slots.remove(&partition);
                 false
@@ -137,6 +158,16 @@ impl Ready {
     pub(super) fn front(&self, group: GroupId) -> Option<(u64, PartitionId)> {
         let (place, partition) = self.lists.get(&group)?.order.first_key_value()?;
         Some((*place, *partition))
+    }
+
+    /// Partitions that can be claimed, the one that has been claimable for longest first.
+    pub(super) fn in_order(&self, group: GroupId) -> impl Iterator<Item = PartitionId> {
+        self.lists.get(&group).into_iter().flat_map(|list| list.order.values().copied())
+    }
+
+    /// What has to be looked up before all of a group's partitions can be judged.
+    pub(super) fn unknown(&self, group: GroupId) -> impl Iterator<Item = Lookup> {
+        self.lists.get(&group).into_iter().flat_map(|list| list.unknown.values().copied())
     }
 
     /// Partitions that can be claimed.
@@ -199,9 +230,25 @@ impl<J: Journal> Core<J> {
     /// Looks at one pair again.
     pub(super) fn look_at(&mut self, partition: PartitionId, group: GroupId) {
         let visibility = evaluate(&self.state, self.now, partition, group);
+        if let Visibility::Unknown(lookup) = visibility {
+            self.wanted.push(lookup);
+        }
         if self.ready.set(partition, group, visibility) && !self.parked.is_empty() {
             self.ready.fresh.push_back((partition, group));
         }
+    }
+
+    /// Rows of a partition arrived: whoever waits for it may be served now.
+    pub(super) fn rows_arrived(&mut self, partition: PartitionId) {
+        if !self.parked.is_empty()
+            && let Some(queue) = self.state.partitions.get(&partition).map(|partition| partition.queue)
+            && let Some(queue) = self.state.queues.get(&queue)
+        {
+            let listed = queue.groups.values().filter(|group| self.ready.is_listed(partition, **group));
+            let listed: SmallVec<[GroupId; 8]> = listed.copied().collect();
+            self.ready.fresh.extend(listed.into_iter().map(|group| (partition, group)));
+        }
+        self.state.touched.push(Touched::Partition(partition));
     }
 
     /// Looks at every partition of a group's queue: once, when the group is registered.

@@ -13,7 +13,8 @@ use super::handle::{Answers, Handle, Request};
 use super::state::State;
 use super::status::Status;
 use super::storage::{Ended, Storage};
-use crate::engine::commit::Engine;
+use crate::engine::commit::{Channels, Engine};
+use crate::engine::lookup::{Ask, LookedUp, LookupWorker, Lookups};
 use crate::engine::maintenance::{Job, Maintenance, Outcome};
 use crate::engine::recovery::{RecoveryError, recover};
 use crate::engine::{EngineSettings, Layout};
@@ -128,6 +129,12 @@ pub struct Assembled<F: Fs, R: Ring<File = F::File>> {
     pub jobs: std_mpsc::Receiver<Job>,
     /// Where its outcomes go.
     pub outcomes: std_mpsc::Sender<Outcome<F::File>>,
+    /// The lookup thread's state.
+    pub lookups: LookupWorker<F>,
+    /// What it is asked.
+    pub asks: std_mpsc::Receiver<Ask>,
+    /// Where its answers go.
+    pub looked_up: std_mpsc::Sender<LookedUp>,
     /// Identity of the log.
     pub log: LogId,
 }
@@ -163,6 +170,9 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
     let epoch = recovered.parts.epoch;
     let (jobs, jobs_receiver) = std_mpsc::channel();
     let (outcomes, outcomes_receiver) = std_mpsc::channel();
+    let (asks, asks_receiver) = std_mpsc::channel();
+    let (looked_up, looked_up_receiver) = std_mpsc::channel();
+    let lookups = LookupWorker::new(fs.clone(), layout.clone(), log);
     let maintenance = Maintenance {
         fs,
         layout,
@@ -172,8 +182,9 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         superblock: recovered.superblock,
         checkpoints: recovered.checkpoints,
     };
-    let engine =
-        Engine::new(ring, clock.clone(), settings.engine.clone(), recovered.parts, jobs, outcomes_receiver);
+    let channels =
+        Channels { jobs, outcomes: outcomes_receiver, lookups: Lookups::new(asks, looked_up_receiver) };
+    let engine = Engine::new(ring, clock.clone(), settings.engine.clone(), recovered.parts, channels);
     let now = engine.log_time();
     let mut state = recovered.machine;
     state.last_stamp = state.last_stamp.max(recovered.last_stamp);
@@ -181,7 +192,16 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
     status.set_epoch(epoch.0);
     status.recovered();
     let storage = Storage::new(core, requests, answers, status);
-    Ok(Assembled { storage, maintenance, jobs: jobs_receiver, outcomes, log })
+    Ok(Assembled {
+        storage,
+        maintenance,
+        jobs: jobs_receiver,
+        outcomes,
+        lookups,
+        asks: asks_receiver,
+        looked_up,
+        log,
+    })
 }
 
 struct Start {
@@ -211,19 +231,23 @@ impl Start {
         let ring = seam::open_ring(settings.backend, RING_CAPACITY, sync)?;
         status.set_backend(ring.name());
         tracing::info!(direct = fs.is_direct(), backend = ring.name(), "storage");
-        let (waker, maintenance_waker) = (ring.waker(), ring.waker());
+        let (waker, maintenance_waker, lookups_waker) = (ring.waker(), ring.waker(), ring.waker());
         let seams = Seams { fs, ring, clock, ids };
-        let Assembled { storage, maintenance, jobs, outcomes, log } =
+        let Assembled { storage, maintenance, jobs, outcomes, lookups, asks, looked_up, log } =
             assemble(seams, &settings, requests, answers, status)?;
         let maintenance = seam::spawn("maintenance", move || {
             maintenance.run(&jobs, &outcomes, &maintenance_waker);
         })?;
+        let lookups = seam::spawn("lookups", move || lookups.run(&asks, &looked_up, &lookups_waker))?;
         // Whoever waits for it may have gone; then the status says `Stopping` and the loop ends by itself.
         let _ = ready.send((waker, log));
         let ended = storage.run();
-        // The maintenance thread ends with the engine that talked to it.
+        // These threads end with the engine that talked to them.
         if maintenance.join().is_err() {
             tracing::error!("the maintenance thread panicked");
+        }
+        if lookups.join().is_err() {
+            tracing::error!("the lookup thread panicked");
         }
         Ok(ended)
     }

@@ -17,12 +17,14 @@ use crate::engine::machine::{Impossible, Machine};
 use crate::format::delta::{
     Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef, StartPolicy,
 };
+use crate::format::index::SpanRow;
 use crate::format::run::RunHeader;
-use crate::index::ids::{IdRows, Ids};
-use crate::index::runs::{Place, Run, Runs};
+use crate::index::runs::Place;
+use crate::index::spans::{Span, Spans};
+use crate::index::{Index, Lookup, RunsFrom};
 use crate::types::{
-    DeadLetterId, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId, QueueOptions,
-    WallTime,
+    DeadLetterId, FileNumber, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId,
+    QueueOptions, WallTime,
 };
 
 /// A queue.
@@ -67,10 +69,8 @@ pub struct Partition {
     pub last_logged: LogTime,
     /// When it was created.
     pub created: WallTime,
-    /// Its runs.
-    pub runs: Runs,
-    /// Its id rows.
-    pub ids: IdRows,
+    /// Where its messages are.
+    pub spans: Spans,
 }
 
 /// A consumer group of a queue.
@@ -143,8 +143,10 @@ pub struct State {
     pub cursors: HashMap<(PartitionId, GroupId), CursorState>,
     /// Which cursors carry a lease, live or expired.
     pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
-    /// The table of transaction ids.
-    pub ids: Ids,
+    /// Where messages are, and which transaction ids were seen.
+    pub index: Index,
+    /// Where groups that begin at a time begin, as far as it had to be looked up: it can be looked up again.
+    pub seeds: HashMap<(PartitionId, GroupId), Offset>,
     /// Dead letters by time of failure.
     pub dead_letters: BTreeMap<(WallTime, DeadLetterId), DeadLetter>,
     /// Time of failure by id.
@@ -170,7 +172,8 @@ impl Default for State {
             groups: HashMap::new(),
             cursors: HashMap::new(),
             leases: HashMap::new(),
-            ids: Ids::default(),
+            index: Index::default(),
+            seeds: HashMap::new(),
             dead_letters: BTreeMap::new(),
             dead_letter_times: HashMap::new(),
             // Ids start at 1: a client that takes 0 for nothing must never meet one.
@@ -194,56 +197,74 @@ impl State {
         self.queues.get(self.queue_names.get(name)?)
     }
 
-    /// The cursor of a group in a partition: the stored one, or where the group's policy makes it begin.
+    /// The runs of a partition from the one that holds `offset`, or the first one behind it. Ends with a lookup where
+    /// the rows are not in memory.
     #[must_use]
-    pub fn cursor_or_seed(&self, partition: &Partition, group: &Group) -> CursorState {
-        if let Some(cursor) = self.cursors.get(&(partition.id, group.id)) {
+    pub fn runs<'a>(&'a self, partition: &'a Partition, offset: Offset) -> RunsFrom<'a> {
+        self.index.runs(partition.id, &partition.spans, offset)
+    }
+
+    /// The cursor of a group in a partition: the stored one, or where the group's policy makes it begin.
+    ///
+    /// # Errors
+    /// What has to be looked up first; the answer goes to `seeds`.
+    pub fn cursor_or_seed(&self, partition: &Partition, group: &Group) -> Result<CursorState, Lookup> {
+        let key = (partition.id, group.id);
+        if let Some(cursor) = self.cursors.get(&key) {
             let mut cursor = *cursor;
             cursor.next = cursor.next.max(partition.start);
-            return cursor;
+            return Ok(cursor);
         }
         let next = match group.start {
             StartPolicy::All => partition.start,
-            StartPolicy::From(time) => {
-                partition.runs.first_created_from(time).unwrap_or(partition.next).max(partition.start)
-            }
+            // The usual case: a group that begins at new messages, and none came.
+            StartPolicy::From(time) if time > partition.last_created => partition.next,
+            StartPolicy::From(time) => match self.seeds.get(&key) {
+                Some(seed) => *seed,
+                None => {
+                    self.index.first_created_from(partition.id, &partition.spans, time, partition.next)?
+                }
+            },
         };
-        CursorState { next, ..CursorState::default() }
+        Ok(CursorState { next: next.max(partition.start), ..CursorState::default() })
     }
 
-    /// Drops the oldest id rows of a partition, at most `most`: those older than the queue's horizon that no
-    /// cursor has yet to acknowledge. How many went.
+    /// Takes in where groups of a partition that begin at this time begin.
+    pub fn seed(&mut self, partition: PartitionId, time: WallTime, offset: Offset) {
+        let queue = self.partitions.get(&partition).and_then(|partition| self.queues.get(&partition.queue));
+        for group in queue.into_iter().flat_map(|queue| queue.groups.values()) {
+            let begins = self.groups.get(group).is_some_and(|group| group.start == StartPolicy::From(time));
+            if begins && !self.cursors.contains_key(&(partition, *group)) {
+                self.seeds.insert((partition, *group), offset);
+            }
+        }
+    }
+
+    /// Whether the id of a message that was appended at `logged` to `offset` is still known to acknowledgements: it is
+    /// for the queue's horizon, and beyond that for as long as a cursor or a live lease has yet to pass it.
     ///
-    /// A group that has not met the partition counts with the place where it would begin. Without any group, rows
-    /// stay as long as their messages: whoever comes first must be able to acknowledge them. A group that comes
-    /// after others have passed may find messages whose rows are gone.
-    pub fn expire_ids(&mut self, partition: PartitionId, now: LogTime, most: usize) -> usize {
-        let Some(known) = self.partitions.get(&partition) else { return 0 };
-        let Some(queue) = self.queues.get(&known.queue) else { return 0 };
-        let kept_since = now.minus_seconds(queue.options.id_horizon_seconds());
-        if known.ids.oldest().is_none_or(|row| row.logged >= kept_since) {
-            return 0; // the usual case, before every cursor is looked at
+    /// A group that has not met the partition counts with the place where it would begin. Without any group, ids are
+    /// known as long as their messages are there: whoever comes first must be able to acknowledge them.
+    #[must_use]
+    pub fn knows_id(&self, partition: &Partition, offset: Offset, logged: LogTime, now: LogTime) -> bool {
+        let Some(queue) = self.queues.get(&partition.queue) else { return false };
+        if logged >= now.minus_seconds(queue.options.id_horizon_seconds()) {
+            return true; // the usual case, before every cursor is looked at
         }
         let wanted = |group: &GroupId| {
             let leased = self
                 .cursors
-                .get(&(partition, *group))
+                .get(&(partition.id, *group))
                 .filter(|cursor| cursor.lease.is_some_and(|lease| lease.expires >= now));
             match leased {
                 Some(cursor) => Some(cursor.next), // also where retention took the messages meanwhile
-                None => Some(self.cursor_or_seed(known, self.groups.get(group)?).next),
+                // Where it begins is not known in memory: nothing is forgotten until it is.
+                None => self
+                    .cursor_or_seed(partition, self.groups.get(group)?)
+                    .map_or(Some(Offset(0)), |cursor| Some(cursor.next)),
             }
         };
-        let needed_from = queue.groups.values().filter_map(wanted).min().unwrap_or(known.start);
-        let Some(known) = self.partitions.get_mut(&partition) else { return 0 };
-        let mut gone = 0;
-        while gone < most
-            && known.ids.oldest().is_some_and(|row| row.logged < kept_since && row.offset < needed_from)
-        {
-            self.ids.drop_oldest(partition, &mut known.ids);
-            gone += 1;
-        }
-        gone
+        offset >= queue.groups.values().filter_map(wanted).min().unwrap_or(partition.start)
     }
 
     fn note_stamp(&mut self, stamp: WallTime) {
@@ -291,8 +312,10 @@ impl State {
             for group in queue.groups.values() {
                 self.set_cursor(partition, *group, None);
             }
-            if let Some(mut partition) = self.partitions.remove(&partition) {
-                self.ids.drop_all(partition.id, &mut partition.ids);
+            if let Some(partition) = self.partitions.remove(&partition) {
+                for span in partition.spans.iter() {
+                    self.index.died(span.segment, span.end.0 - span.base.max(partition.start).0);
+                }
             }
         }
         for group in queue.groups.values() {
@@ -343,8 +366,7 @@ impl State {
                 last_created: def.last_created,
                 last_logged: def.last_logged,
                 created: def.created,
-                runs: Runs::default(),
-                ids: IdRows::default(),
+                spans: Spans::default(),
             },
         );
         Ok(())
@@ -381,6 +403,7 @@ impl State {
 
     fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
         let key = (partition, group);
+        self.seeds.remove(&key);
         let old = match state {
             Some(state) => self.cursors.insert(key, state),
             None => self.cursors.remove(&key),
@@ -485,36 +508,29 @@ impl Machine for State {
             partition.last_created = run.created;
             partition.last_logged = run.logged;
             self.touched.push(Touched::Partition(run.partition));
-        } else if end > partition.next || partition.runs.end().is_some_and(|known| known > run.base) {
+        } else if end > partition.next {
             return Err(impossible(format!(
                 "run of partition {} at offset {} where {} comes next",
                 run.partition, run.base, partition.next
             )));
         }
-        if end <= partition.start {
-            return Ok(()); // expired since
-        }
-        if run.base > partition.runs.end().unwrap_or(partition.start) {
-            return Err(impossible(format!(
-                "messages of partition {} before offset {} are missing",
-                run.partition, run.base
-            )));
-        }
-        partition.runs.push(Run {
-            base: run.base,
-            count: run.count,
-            bytes: run.bytes,
-            created: run.created,
-            logged: run.logged,
-            place,
-        });
-        if partition.dead_letters_of.is_some() {
-            return Ok(()); // copies are addressed by offset, never by transaction id
-        }
-        for (offset, (hash, id)) in (run.base.0..).zip(ids) {
-            self.ids.insert(run.partition, &mut partition.ids, Offset(offset), *hash, *id, run.logged);
-        }
+        // Ids outlive the messages.
+        let readable = end > partition.start;
+        self.index.add(&mut partition.spans, run, ids, place, readable);
         Ok(())
+    }
+
+    fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime) {
+        self.index.attach_segment(segment, last_logged);
+    }
+
+    fn attach_span(&mut self, segment: FileNumber, row: &SpanRow) {
+        let Some(partition) = self.partitions.get_mut(&row.partition) else { return };
+        if row.bare || row.end <= partition.start {
+            return;
+        }
+        let span = Span::cold(segment, row.base, row.end, row.first_created, row.last_logged);
+        self.index.attach(&mut partition.spans, span);
     }
 
     fn forget_notes(&mut self) {
@@ -523,11 +539,10 @@ impl Machine for State {
 
     fn verify(&self) -> Result<(), Impossible> {
         for partition in self.partitions.values() {
-            let end = partition.runs.end().unwrap_or(partition.start);
-            if end != partition.next {
+            if let Some(gap) = partition.spans.gap(partition.start, partition.next) {
                 return Err(impossible(format!(
-                    "messages {end} to {} of partition {} are missing: a segment was cut or removed",
-                    partition.next, partition.id
+                    "message {gap} of partition {} is missing, and all up to {} were acknowledged: a segment was cut or removed",
+                    partition.id, partition.next
                 )));
             }
         }

@@ -14,6 +14,7 @@ use super::core::{Block, Caller, Core, Step, Work};
 use super::handle::{Answers, ReplySlot, Request};
 use super::status::{Phase, Status};
 use crate::engine::commit::Engine;
+use crate::index::Lookup;
 use crate::io::Ring;
 use crate::types::{Offset, PartitionId, Seq};
 
@@ -38,13 +39,19 @@ pub enum Ended {
     Poisoned(String),
 }
 
-struct Loading {
+/// Lookups that are asked for at once; who needs more asks again.
+const LOOKUPS_MAX: usize = 4096;
+
+/// A command on its way.
+struct Job {
     caller: Caller,
     work: Work,
     /// Runs that were loaded for this work so far; forgotten when it is done.
     loaded: Vec<(PartitionId, Offset)>,
     /// Bytes of those runs.
     bytes: u64,
+    /// What was looked up for this work so far; forgotten when it is done.
+    finds: Vec<Lookup>,
 }
 
 /// The storage thread's state.
@@ -56,8 +63,10 @@ pub struct Storage<R: Ring> {
     /// Answers in the order of the seq they wait for.
     waiting: VecDeque<(Seq, Caller, Reply)>,
     slots: HashMap<Caller, ReplySlot>,
-    blocked: VecDeque<Loading>,
-    loading: HashMap<u64, Loading>,
+    blocked: VecDeque<Job>,
+    loading: HashMap<u64, Job>,
+    /// Lookups for parked polls that are under way.
+    looking: Option<u64>,
     /// Bytes of runs held for blocked commands.
     load_bytes: u64,
     next_id: u64,
@@ -86,6 +95,7 @@ impl<R: Ring> Storage<R> {
             slots: HashMap::new(),
             blocked: VecDeque::new(),
             loading: HashMap::new(),
+            looking: None,
             load_bytes: 0,
             next_id: 0,
             batch: Vec::new(),
@@ -122,12 +132,15 @@ impl<R: Ring> Storage<R> {
         if stopping {
             self.core.release_all_parked();
         }
+        self.tend_index();
         self.finish_loads();
+        self.finish_lookups();
         self.go_on();
         let drained = self.take_commands();
         self.core.tick();
         self.core.settle();
         self.collect_parked_answers();
+        self.look_up_wanted();
         let made_room = self.core.journal.submit();
         // Behind `submit`: under steady load this is where the open group is empty every now and then.
         let last_stamp = self.core.state.last_stamp;
@@ -145,6 +158,7 @@ impl<R: Ring> Storage<R> {
         self.waiting.is_empty()
             && self.blocked.is_empty()
             && self.loading.is_empty()
+            && self.looking.is_none()
             && self.core.journal.is_idle()
     }
 
@@ -188,7 +202,7 @@ impl<R: Ring> Storage<R> {
                 self.slots.insert(caller, slot);
             }
             let work = Work::new(request.command);
-            self.carry_on(Loading { caller, work, loaded: Vec::new(), bytes: 0 });
+            self.carry_on(Job { caller, work, loaded: Vec::new(), bytes: 0, finds: Vec::new() });
         }
         self.requests.is_empty()
     }
@@ -204,7 +218,7 @@ impl<R: Ring> Storage<R> {
         }
     }
 
-    fn carry_on(&mut self, mut job: Loading) {
+    fn carry_on(&mut self, mut job: Job) {
         match self.core.execute(job.caller, &mut job.work) {
             Step::Done(reply) => {
                 self.forget(&job);
@@ -218,20 +232,19 @@ impl<R: Ring> Storage<R> {
             Step::Blocked(Block::Load { partition, offset }) if self.loading.len() < LOADS_MAX => {
                 self.load(job, partition, offset);
             }
+            Step::Blocked(Block::Index(lookups)) if self.loading.len() < LOADS_MAX => {
+                self.look_up(job, lookups);
+            }
             Step::Blocked(_) => self.blocked.push_front(job),
         }
         self.core.settle();
         self.collect_parked_answers();
     }
 
-    fn load(&mut self, job: Loading, partition: PartitionId, offset: Offset) {
-        let run = self
-            .core
-            .state
-            .partitions
-            .get(&partition)
-            .and_then(|partition| partition.runs.from(offset).next().copied());
-        let Some(run) = run else {
+    fn load(&mut self, mut job: Job, partition: PartitionId, offset: Offset) {
+        let state = &self.core.state;
+        let partition_of = state.partitions.get(&partition);
+        let Some(Ok(run)) = partition_of.and_then(|known| state.runs(known, offset).next()) else {
             // It was deleted between the decision and now: decide again.
             self.blocked.push_front(job);
             return;
@@ -243,12 +256,77 @@ impl<R: Ring> Storage<R> {
         }
         self.next_id += 1;
         let key = self.next_id;
-        let mut job = job;
         job.loaded.push((partition, run.base));
         job.bytes += bytes;
         self.load_bytes += bytes;
         self.loading.insert(key, job);
         self.core.journal.load(&run, key);
+    }
+
+    fn look_up(&mut self, mut job: Job, mut lookups: Vec<Lookup>) {
+        lookups.truncate(LOOKUPS_MAX);
+        job.finds.extend(lookups.iter().filter(|lookup| matches!(lookup, Lookup::Find { .. })));
+        self.next_id += 1;
+        self.loading.insert(self.next_id, job);
+        self.core.journal.look_up(self.next_id, lookups);
+    }
+
+    /// Asks for what parked polls need, one batch at a time.
+    fn look_up_wanted(&mut self) {
+        if self.looking.is_some() || self.core.wanted.is_empty() {
+            return;
+        }
+        let most = self.core.wanted.len().min(LOOKUPS_MAX);
+        let lookups = self.core.wanted.drain(..most).collect();
+        self.next_id += 1;
+        self.looking = Some(self.next_id);
+        self.core.journal.look_up(self.next_id, lookups);
+    }
+
+    fn finish_lookups(&mut self) {
+        for (key, answers) in self.core.journal.take_looked_up() {
+            let mut failure = None;
+            for (lookup, found) in answers {
+                match found {
+                    Ok(found) => self.core.answer_lookup(lookup, found),
+                    Err(error) => {
+                        tracing::error!("cannot read an index: {error}");
+                        failure = Some(error);
+                    }
+                }
+            }
+            if self.looking == Some(key) {
+                self.looking = None;
+            }
+            let Some(job) = self.loading.remove(&key) else { continue };
+            match failure {
+                None => self.carry_on(job),
+                Some(error) => {
+                    self.forget(&job);
+                    self.answer(job.caller, Reply::Failed(BrokerError::IndexUnreadable(error)));
+                }
+            }
+        }
+    }
+
+    /// Has index files written for segments that were sealed, and gives the memory of rows back that they know.
+    fn tend_index(&mut self) {
+        let core = &mut self.core;
+        for segment in core.journal.take_sealed() {
+            if let Some(rows) = core.state.index.rows(segment) {
+                core.journal.index(segment, rows);
+            }
+        }
+        for segment in core.journal.take_indexed() {
+            core.state.index.set_indexed(segment);
+        }
+        let most = core.journal.resident_bytes_max();
+        let partitions = &mut core.state.partitions;
+        core.state.index.evict(most, |partition, see| {
+            if let Some(partition) = partitions.get_mut(&partition) {
+                see(&mut partition.spans);
+            }
+        });
     }
 
     fn finish_loads(&mut self) {
@@ -264,10 +342,13 @@ impl<R: Ring> Storage<R> {
         }
     }
 
-    fn forget(&mut self, job: &Loading) {
+    fn forget(&mut self, job: &Job) {
         self.load_bytes -= job.bytes;
         for at in &job.loaded {
             self.core.loaded.remove(at);
+        }
+        for lookup in &job.finds {
+            self.core.finds.remove(lookup);
         }
     }
 

@@ -124,8 +124,13 @@ impl<J: Journal> Core<J> {
         let acks = self.plan_acks(transaction, groups)?;
         let mut pushes = Vec::with_capacity(transaction.pushes.len());
         let (mut run_bytes, mut delta_bytes, mut stores) = (0, 0, false);
+        let mut asked = Vec::new();
         for group in &transaction.pushes {
-            let plan = self.plan_push(group);
+            let mut plan = self.plan_push(group);
+            if !plan.asked.is_empty() {
+                asked.append(&mut plan.asked);
+                continue;
+            }
             if let Some(original) = plan.stored.and_then(|index| plan.verdict(index)) {
                 let why = format!(
                     "a transaction id is already stored in queue {:?}, partition {:?}, as message {} at offset {}",
@@ -135,6 +140,9 @@ impl<J: Journal> Core<J> {
             }
             stores |= !plan.idle();
             pushes.push((plan, group));
+        }
+        if !asked.is_empty() {
+            return Err(Box::new(Step::Blocked(Block::Index(asked))));
         }
         let costs =
             acks.iter().map(|plan| plan.cost()).chain(pushes.iter().map(|(plan, group)| plan.cost(group)));

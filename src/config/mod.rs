@@ -202,6 +202,8 @@ pub struct Log {
     pub noop_idle_ms: u32,
     /// Newest bytes of the log kept in memory.
     pub tail_cache_bytes: u64,
+    /// Index rows of sealed segments kept in memory.
+    pub resident_index_bytes: u64,
     /// Bytes kept free on the file system; below, pushes are refused.
     pub reserve_bytes: u64,
     /// Cursor bytes between two checkpoints.
@@ -289,6 +291,7 @@ impl Config {
                 spare_segments: values.number32("log.spare_segments"),
                 noop_idle_ms: values.number32("log.noop_idle_ms"),
                 tail_cache_bytes: values.number("log.tail_cache_bytes"),
+                resident_index_bytes: values.number("log.resident_index_bytes"),
                 reserve_bytes: values.number("log.reserve_bytes"),
                 checkpoint_cursor_bytes: values.number("log.checkpoint_cursor_bytes"),
             },
@@ -422,6 +425,7 @@ impl Config {
             "log.spare_segments" => log.spare_segments.to_string(),
             "log.noop_idle_ms" => log.noop_idle_ms.to_string(),
             "log.tail_cache_bytes" => log.tail_cache_bytes.to_string(),
+            "log.resident_index_bytes" => log.resident_index_bytes.to_string(),
             "log.reserve_bytes" => log.reserve_bytes.to_string(),
             "log.checkpoint_cursor_bytes" => log.checkpoint_cursor_bytes.to_string(),
             "groups.default_subscription" => quoted(match self.groups.default_subscription {

@@ -136,6 +136,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     number("log.spare_segments", 0, 64, 2, "Segments written ahead"),
     number("log.noop_idle_ms", 1, 60_000, 100, "Idle time after which the watermark is written down"),
     number("log.tail_cache_bytes", 0, 64 * GIB, 128 * MIB, "Newest bytes of the log kept in memory"),
+    number("log.resident_index_bytes", 0, 64 * GIB, 64 * MIB, "Index of sealed segments kept in memory"),
     number("log.reserve_bytes", 0, 64 * GIB, 128 * MIB, "Kept free on the disk; below it pushes are refused"),
     number("log.checkpoint_cursor_bytes", MIB, 64 * GIB, 256 * MIB, "Cursor bytes between two checkpoints"),
     Setting {

@@ -18,11 +18,14 @@ use crate::cursor;
 use crate::engine::EngineSettings;
 use crate::engine::checkpoint;
 use crate::engine::lane::Lane;
+use crate::engine::lookup::{LookedUp, Lookups};
 use crate::engine::machine::Machine;
 use crate::engine::maintenance::{Job, Outcome};
 use crate::format::checkpoint::CheckpointInfo;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
+use crate::index::Lookup;
+use crate::index::rows::SegmentRows;
 use crate::io::{AlignedBuf, Clock, Completion, Ring};
 use crate::log::appender::{Frame, Stamp, empty_body};
 use crate::log::cache::TailCache;
@@ -67,6 +70,8 @@ struct Flight {
     ticket: u64,
     seq: Seq,
     unfinished: u32,
+    /// The segment that this seals.
+    seals: Option<FileNumber>,
 }
 
 /// Runtime parts that recovery hands over.
@@ -88,6 +93,19 @@ pub struct Parts<File> {
     pub readers: HashMap<FileNumber, Arc<File>>,
     /// Bytes of cursor frames since the newest checkpoint.
     pub cursor_bytes: u64,
+    /// Segments in front of the active one that have no index file.
+    pub unindexed: Vec<FileNumber>,
+}
+
+/// Where an engine's slow work is done.
+#[derive(Debug)]
+pub struct Channels<File> {
+    /// What maintenance is asked for.
+    pub jobs: mpsc::Sender<Job>,
+    /// What came of it.
+    pub outcomes: mpsc::Receiver<Outcome<File>>,
+    /// Index lookups.
+    pub lookups: Lookups,
 }
 
 /// The engine.
@@ -122,6 +140,11 @@ pub struct Engine<R: Ring> {
     closed: bool,
     pub(super) loads: HashMap<u64, u64>,
     pub(super) loaded: Vec<(u64, io::Result<Bytes>)>,
+    lookups: Lookups,
+    /// Sealed segments that have no index file yet.
+    sealed: Vec<FileNumber>,
+    /// Segments whose index file is new.
+    indexed: Vec<FileNumber>,
     completions: Vec<Completion>,
     poison: Option<Poison>,
     /// Bytes of runs that did not fit the active segment; the next `submit` rolls for them.
@@ -129,14 +152,13 @@ pub struct Engine<R: Ring> {
 }
 
 impl<R: Ring> Engine<R> {
-    /// An engine that goes on where recovery ended. `jobs` and `outcomes` lead to the maintenance thread.
+    /// An engine that goes on where recovery ended.
     pub fn new(
         ring: R,
         clock: Clock,
         settings: EngineSettings,
         parts: Parts<R::File>,
-        jobs: mpsc::Sender<Job>,
-        outcomes: mpsc::Receiver<Outcome<R::File>>,
+        channels: Channels<R::File>,
     ) -> Engine<R> {
         let boot_base = clock.boot_us();
         Engine {
@@ -158,8 +180,8 @@ impl<R: Ring> Engine<R> {
             log_time_base: parts.log_time.0,
             boot_base,
             active_at_us: boot_base,
-            jobs,
-            outcomes,
+            jobs: channels.jobs,
+            outcomes: channels.outcomes,
             prepare_again_at_us: 0,
             full_free_bytes: None,
             cursor_bytes: parts.cursor_bytes,
@@ -170,6 +192,9 @@ impl<R: Ring> Engine<R> {
             closed: false,
             loads: HashMap::new(),
             loaded: Vec::new(),
+            lookups: channels.lookups,
+            sealed: parts.unindexed,
+            indexed: Vec::new(),
             completions: Vec::new(),
             poison: None,
             wanted: std::cell::Cell::new(0),
@@ -235,7 +260,7 @@ impl<R: Ring> Engine<R> {
 
     fn begin_flight(&mut self, seq: Seq, unfinished: u32) -> u64 {
         self.next_ticket += 1;
-        self.flights.push_back(Flight { ticket: self.next_ticket, seq, unfinished });
+        self.flights.push_back(Flight { ticket: self.next_ticket, seq, unfinished, seals: None });
         self.active_at_us = self.clock.boot_us();
         self.next_ticket
     }
@@ -361,8 +386,11 @@ impl<R: Ring> Engine<R> {
         let stamp = self.stamp();
         for segment in [true, false] {
             let lane = if segment { &mut self.segments } else { &mut self.cursors };
-            if let Some((file, frame)) = lane.seal(stamp) {
+            if let Some((number, file, frame)) = lane.seal(stamp) {
                 let ticket = self.begin_flight(self.submitted, 1);
+                if let Some(flight) = self.flights.back_mut() {
+                    flight.seals = segment.then_some(number);
+                }
                 self.write(&file, &frame, ticket);
             }
         }
@@ -417,6 +445,7 @@ impl<R: Ring> Engine<R> {
         while self.poison.is_none() && self.flights.front().is_some_and(|flight| flight.unfinished == 0) {
             if let Some(flight) = self.flights.pop_front() {
                 self.watermark = self.watermark.max(flight.seq);
+                self.sealed.extend(flight.seals);
             }
         }
         self.take_outcomes();
@@ -447,6 +476,10 @@ impl<R: Ring> Engine<R> {
                         tracing::error!("cannot prepare a cursor file, commits may stall: {error}");
                     }
                     self.prepare_again_at_us = self.clock.boot_us() + PREPARE_AGAIN_US;
+                }
+                Outcome::Indexed(segment) => self.indexed.push(segment),
+                Outcome::NotIndexed { segment, error } => {
+                    tracing::warn!("cannot write the index of segment {segment}, it stays in memory: {error}")
                 }
                 Outcome::Checkpointed(seq) => {
                     tracing::info!(seq = seq.0, "checkpoint written");
@@ -512,7 +545,7 @@ impl<R: Ring> Engine<R> {
     /// Whether anything staged, in flight or being loaded is unfinished.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.flights.is_empty() && self.loads.is_empty()
+        self.open.is_empty() && self.flights.is_empty() && self.loads.is_empty() && self.lookups.is_idle()
     }
 
     /// Ends, step by step between calls of `submit` and `poll`: everything staged is made durable, a noop carries the
@@ -530,6 +563,38 @@ impl<R: Ring> Engine<R> {
             self.closed |= self.jobs.send(Job::Close { seq: self.submitted }).is_err();
         }
         self.closed
+    }
+
+    /// Asks the index files; the answers come through `take_looked_up` under `key`.
+    pub fn look_up(&mut self, key: u64, lookups: Vec<Lookup>) {
+        self.lookups.ask(key, lookups);
+    }
+
+    /// Finished lookups: key and answers.
+    pub fn take_looked_up(&mut self) -> Vec<LookedUp> {
+        self.lookups.take()
+    }
+
+    /// Segments that were sealed since, and want an index file.
+    pub fn take_sealed(&mut self) -> Vec<FileNumber> {
+        std::mem::take(&mut self.sealed)
+    }
+
+    /// Has the index file of a segment written.
+    pub fn index(&mut self, segment: FileNumber, rows: Arc<SegmentRows>) {
+        // Without maintenance the rows stay in memory.
+        let _ = self.jobs.send(Job::Index { segment, rows });
+    }
+
+    /// Segments whose index file is durable now.
+    pub fn take_indexed(&mut self) -> Vec<FileNumber> {
+        std::mem::take(&mut self.indexed)
+    }
+
+    /// Bytes of rows that may stay in memory once index files know them.
+    #[must_use]
+    pub fn resident_bytes_max(&self) -> u64 {
+        self.settings.resident_index_bytes
     }
 
     /// Name of the io back end.

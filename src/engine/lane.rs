@@ -110,14 +110,14 @@ impl<File> Lane<File> {
         Some((next.number, next.reader))
     }
 
-    /// The seal that is due, with the file to write it to: the watermark covers the file's last seq.
-    pub fn seal(&mut self, stamp: Stamp) -> Option<(Arc<File>, Frame)> {
+    /// The seal that is due, with the number of the file and the file to write it to: the watermark covers the file's last seq.
+    pub fn seal(&mut self, stamp: Stamp) -> Option<(FileNumber, Arc<File>, Frame)> {
         let due = self.unsealed.front().is_some_and(|file| file.last_seq() <= stamp.watermark);
         if !due {
             return None;
         }
         let mut file = self.unsealed.pop_front()?;
         let frame = file.seal(stamp);
-        Some((Arc::clone(file.slot(0)), frame))
+        Some((file.number(), Arc::clone(file.slot(0)), frame))
     }
 }

@@ -3,9 +3,10 @@
 use thiserror::Error;
 
 use crate::format::delta::Delta;
+use crate::format::index::SpanRow;
 use crate::format::run::RunHeader;
 use crate::index::runs::Place;
-use crate::types::{IdHash, MessageId};
+use crate::types::{FileNumber, IdHash, LogTime, MessageId};
 
 /// A record that no writer writes: a bug or tampering. Recovery refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -31,6 +32,13 @@ pub trait Machine {
         ids: &[(IdHash, MessageId)],
         place: Place,
     ) -> Result<(), Impossible>;
+
+    /// Takes in that the index file of a segment is there. `last_logged` is the newest append in it.
+    fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime);
+
+    /// Takes in what the index file of a segment says about a stretch of a partition, in place of its runs. One of a
+    /// deleted partition is passed over.
+    fn attach_span(&mut self, segment: FileNumber, span: &SpanRow);
 
     /// Forgets what `apply` noted for waiters: recovery has none, and calls this after each group.
     fn forget_notes(&mut self);

@@ -4,13 +4,15 @@
 //! It talks to the storage thread by messages and shares no state with it.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use crate::engine::EngineSettings;
+use crate::engine::index_file;
 use crate::engine::lane::Prepared;
 use crate::engine::superblock;
 use crate::format::file_header::FileKind;
 use crate::format::superblock::Superblock;
+use crate::index::rows::SegmentRows;
 use crate::io::{AlignedBuf, Fs, FsFile, OpenMode, Waker};
 use crate::log::files::{Layout, prepare};
 use crate::types::{Epoch, FileNumber, LogId, Seq};
@@ -36,6 +38,13 @@ pub enum Job {
         /// First cursor file that replay needs from it on.
         cursor_file: FileNumber,
     },
+    /// Write the index file of a sealed segment.
+    Index {
+        /// The segment.
+        segment: FileNumber,
+        /// Its rows.
+        rows: Arc<SegmentRows>,
+    },
     /// Write the clean-shutdown mark and end.
     Close {
         /// Last seq.
@@ -56,6 +65,15 @@ pub enum Outcome<File> {
         error: io::Error,
         /// Bytes free on the file system.
         free_bytes: u64,
+    },
+    /// The index file of a segment is there.
+    Indexed(FileNumber),
+    /// The index file could not be written.
+    NotIndexed {
+        /// Of this segment.
+        segment: FileNumber,
+        /// Why.
+        error: io::Error,
     },
     /// A checkpoint is durable and named.
     Checkpointed(Seq),
@@ -120,6 +138,12 @@ impl<F: Fs> Maintenance<F> {
                 Ok(()) => Outcome::Checkpointed(seq),
                 Err(error) => Outcome::NotCheckpointed(error),
             },
+            Job::Index { segment, rows } => {
+                match index_file::write(&self.fs, &self.layout, self.log, segment, &rows) {
+                    Ok(()) => Outcome::Indexed(segment),
+                    Err(error) => Outcome::NotIndexed { segment, error },
+                }
+            }
             Job::Close { seq } => {
                 let written = superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
                     block.clean_seq = seq;

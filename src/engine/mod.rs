@@ -11,7 +11,9 @@
 
 pub mod checkpoint;
 pub mod commit;
+pub mod index_file;
 pub mod lane;
+pub mod lookup;
 pub mod machine;
 pub mod maintenance;
 pub mod recovery;
@@ -40,6 +42,8 @@ pub struct EngineSettings {
     pub noop_idle_us: u64,
     /// Bytes of the newest message frames that are kept in memory.
     pub tail_cache_bytes: u64,
+    /// Bytes of index rows that may stay in memory once index files know them.
+    pub resident_index_bytes: u64,
     /// Bytes of cursor frames after which a checkpoint is due.
     pub checkpoint_cursor_bytes: u64,
     /// Files of each kind that are prepared ahead, at least 1.

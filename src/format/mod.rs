@@ -15,6 +15,7 @@ pub mod delta;
 pub mod entry;
 pub mod file_header;
 pub mod frame;
+pub mod index;
 mod options;
 pub mod run;
 pub mod superblock;

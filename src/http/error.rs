@@ -178,6 +178,7 @@ impl From<BrokerError> for ApiError {
                 (StatusCode::SERVICE_UNAVAILABLE, "retry", Some(1))
             }
             BrokerError::OutcomeUnknown(_) => (StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", Some(1)),
+            BrokerError::IndexUnreadable(_) => (StatusCode::INTERNAL_SERVER_ERROR, "unreadable", None),
             BrokerError::Timeout { .. } => (StatusCode::SERVICE_UNAVAILABLE, "timeout", Some(1)),
             BrokerError::Overloaded { retry_seconds } => {
                 (StatusCode::TOO_MANY_REQUESTS, "overloaded", Some((*retry_seconds).clamp(1, 5)))

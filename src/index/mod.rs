@@ -1,11 +1,429 @@
-//! Where messages are, and which transaction ids were seen: plain data structures in memory.
+//! Where messages are, and which transaction ids were seen.
 //!
 //! Purpose: find the run that holds an offset, the first message at or after a time, and the offsets of a
-//! transaction id.
+//! transaction id, in memory that does not grow with what is stored.
 //!
-//! Invariants: derived from the log alone; losing an index never moves a cursor.
+//! Rows of a segment are resident while it is written and for as long as there is room; then only its file knows
+//! them. A partition keeps one span per segment that holds messages of it. What a question needs that is not in memory
+//! is named as a `Lookup`, which is answered outside the storage thread (`sealed`), and the question is asked again.
 //!
-//! Must not: do I/O, know queues or groups.
+//! Invariants:
+//! - Derived from the log alone; losing an index never moves a cursor.
+//! - Whether rows are resident changes when an answer comes, never what it says.
+//! - Of two copies of an offset the later one in the log wins.
+//!
+//! Must not: do I/O (but `sealed`, which is told what to read from), know queues or groups.
 
-pub mod ids;
+pub mod cold;
+pub mod rows;
 pub mod runs;
+pub mod sealed;
+pub mod spans;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::format::run::RunHeader;
+use crate::types::{FileNumber, IdHash, LogTime, MessageId, Offset, PartitionId, WallTime};
+use cold::ColdRows;
+use rows::SegmentRows;
+use runs::{Place, Run};
+use spans::{Span, Spans};
+
+/// A question that the index file of a segment answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lookup {
+    /// Runs of a partition, from the one that holds this offset on, as many as come at once.
+    Runs {
+        /// The segment.
+        segment: FileNumber,
+        /// The partition.
+        partition: PartitionId,
+        /// The offset.
+        from: Offset,
+    },
+    /// The first message of a partition between two offsets that was created at or after a time.
+    Created {
+        /// The segment.
+        segment: FileNumber,
+        /// The partition.
+        partition: PartitionId,
+        /// First offset.
+        base: Offset,
+        /// Offset behind the last; also the answer when there is none.
+        end: Offset,
+        /// The time.
+        time: WallTime,
+    },
+    /// The messages of a partition with this transaction id.
+    Find {
+        /// The segment.
+        segment: FileNumber,
+        /// The partition.
+        partition: PartitionId,
+        /// Hash of the id.
+        hash: IdHash,
+    },
+}
+
+impl Lookup {
+    /// The segment whose index answers.
+    #[must_use]
+    pub fn segment(&self) -> FileNumber {
+        match self {
+            Lookup::Runs { segment, .. } | Lookup::Created { segment, .. } | Lookup::Find { segment, .. } => {
+                *segment
+            }
+        }
+    }
+
+    /// The partition that it is about.
+    #[must_use]
+    pub fn partition(&self) -> PartitionId {
+        match self {
+            Lookup::Runs { partition, .. }
+            | Lookup::Created { partition, .. }
+            | Lookup::Find { partition, .. } => *partition,
+        }
+    }
+}
+
+/// The answer to a `Lookup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Runs in offset order, without a gap.
+    Runs(Vec<Run>),
+    /// An offset.
+    Created(Offset),
+    /// Messages, newest first.
+    Ids(Ids),
+}
+
+/// Messages that carry an id; almost always one.
+pub type Ids = SmallVec<[IdHit; 1]>;
+
+/// A message that carries an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdHit {
+    /// Its offset.
+    pub offset: Offset,
+    /// Its message id.
+    pub id: MessageId,
+    /// Log time of its append.
+    pub logged: LogTime,
+}
+
+/// What is known of one segment that holds messages.
+#[derive(Debug, Default)]
+pub struct Segment {
+    rows: Option<Arc<SegmentRows>>,
+    /// Its index file is there and answers.
+    indexed: bool,
+    /// Newest append in it.
+    last_logged: LogTime,
+    /// Messages in it that a span names.
+    live: u64,
+}
+
+/// The index over all segments.
+#[derive(Debug, Default)]
+pub struct Index {
+    segments: BTreeMap<FileNumber, Segment>,
+    /// Rows that were looked up lately.
+    pub cold: ColdRows,
+    /// Ids in the last segment that was begun: how many the next one is prepared for.
+    expected_ids: usize,
+    resident_bytes: u64,
+    /// The segment whose rows are being dropped, and how many of its partitions were seen to.
+    evicting: Option<(FileNumber, usize)>,
+}
+
+/// Partitions seen to in one step of an eviction: some ten microseconds.
+const EVICTED_PER_STEP: usize = 256;
+
+impl Index {
+    /// Adds a run that was appended to a segment, and says which messages its span now holds that were elsewhere
+    /// before. `bare` runs have ids and no messages to be read.
+    pub fn add(
+        &mut self,
+        spans: &mut Spans,
+        run: &RunHeader,
+        ids: &[(IdHash, MessageId)],
+        place: Place,
+        readable: bool,
+    ) {
+        let expected = self.expected_ids;
+        let segment = self.segments.entry(place.segment).or_insert_with(|| Segment {
+            rows: Some(Arc::new(SegmentRows::with_capacity(expected))),
+            ..Segment::default()
+        });
+        segment.last_logged = segment.last_logged.max(run.logged);
+        let Some(rows) = segment.rows.as_mut().and_then(Arc::get_mut) else {
+            unreachable!("only the segment that is written takes runs, and nobody else holds its rows")
+        };
+        let before = rows.bytes();
+        let row = rows.push(run, ids, place.position);
+        self.resident_bytes += rows.bytes() - before;
+        self.expected_ids = rows.ids();
+        if readable {
+            segment.live += u64::from(run.count);
+            let at = Run {
+                base: run.base,
+                count: run.count,
+                bytes: run.bytes,
+                created: run.created,
+                logged: run.logged,
+                place,
+            };
+            if let Some(covered) = spans.place(&at, row) {
+                rows.note_partition(run.partition);
+                for (segment, messages) in covered {
+                    self.died(segment, messages);
+                }
+            }
+        }
+    }
+
+    /// Adds what the index file of a segment says about a partition.
+    pub fn attach(&mut self, spans: &mut Spans, span: Span) {
+        self.segments.entry(span.segment).or_default().live += span.messages();
+        for (segment, messages) in spans.attach(span) {
+            self.died(segment, messages);
+        }
+    }
+
+    /// Adds a segment that only its index file knows.
+    pub fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime) {
+        let segment = self.segments.entry(segment).or_default();
+        segment.indexed = true;
+        segment.last_logged = segment.last_logged.max(last_logged);
+    }
+
+    /// The index file of a segment is durable and answers from now on.
+    pub fn set_indexed(&mut self, segment: FileNumber) {
+        self.segments.entry(segment).or_default().indexed = true;
+    }
+
+    /// Messages of a segment ceased to be live.
+    pub fn died(&mut self, segment: FileNumber, messages: u64) {
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.live = segment.live.saturating_sub(messages);
+        }
+    }
+
+    /// The rows of a segment, while they are in memory.
+    #[must_use]
+    pub fn rows(&self, segment: FileNumber) -> Option<Arc<SegmentRows>> {
+        self.segments.get(&segment)?.rows.clone()
+    }
+
+    fn resident(&self, segment: FileNumber) -> Option<&SegmentRows> {
+        self.segments.get(&segment)?.rows.as_deref()
+    }
+
+    /// Live messages of a segment.
+    #[must_use]
+    pub fn live(&self, segment: FileNumber) -> u64 {
+        self.segments.get(&segment).map_or(0, |segment| segment.live)
+    }
+
+    /// Bytes of resident rows, about.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// Drops rows of the oldest segments that their files know, a little in each call, until the rows take no more than
+    /// `most` bytes. `spans_of` gives a partition's spans. Whether there is more to do.
+    pub fn evict(
+        &mut self,
+        most: u64,
+        mut spans_of: impl FnMut(PartitionId, &mut dyn FnMut(&mut Spans)),
+    ) -> bool {
+        if self.evicting.is_none() && self.resident_bytes > most {
+            let oldest = self.segments.iter().find(|(_, segment)| segment.indexed && segment.rows.is_some());
+            self.evicting = oldest.map(|(number, _)| (*number, 0));
+        }
+        let Some((number, done)) = self.evicting else { return false };
+        let Some(rows) = self.rows(number) else {
+            self.evicting = None;
+            return true;
+        };
+        let partitions = rows.partitions();
+        let to = (done + EVICTED_PER_STEP).min(partitions.len());
+        for partition in partitions.get(done..to).unwrap_or_default() {
+            spans_of(*partition, &mut |spans| spans.forget_rows(number));
+        }
+        if to < partitions.len() {
+            self.evicting = Some((number, to));
+            return true;
+        }
+        self.evicting = None;
+        self.resident_bytes = self.resident_bytes.saturating_sub(rows.bytes());
+        if let Some(segment) = self.segments.get_mut(&number) {
+            segment.rows = None;
+        }
+        true
+    }
+
+    /// What has to be looked up before so many messages from `from` on can be handed out. Empty: they are at hand.
+    pub fn missing(
+        &self,
+        partition: PartitionId,
+        spans: &Spans,
+        from: Offset,
+        messages: u64,
+        asked: &mut Vec<Lookup>,
+    ) {
+        let (mut offset, mut left) = (from, messages);
+        for span in spans.from(from) {
+            offset = offset.max(span.base);
+            let is_resident = self.resident(span.segment).is_some() && span.resident().is_some();
+            while offset < span.end && left > 0 {
+                let end = if is_resident {
+                    span.end
+                } else if let Some(run) = self.cold.get(span.segment, partition, offset) {
+                    run.end().min(span.end)
+                } else {
+                    asked.push(Lookup::Runs { segment: span.segment, partition, from: offset });
+                    span.end
+                };
+                left = left.saturating_sub(end.0 - offset.0);
+                offset = end;
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// The runs of a partition from the one that holds `offset`, or the first one behind it. Ends with a lookup where
+    /// the rows are not in memory.
+    pub fn runs<'a>(&'a self, partition: PartitionId, spans: &'a Spans, offset: Offset) -> RunsFrom<'a> {
+        RunsFrom { index: self, partition, spans: spans.from(offset), offset, reading: None, over: false }
+    }
+
+    /// Offset of the first message created at or after `time`; the end if there is none.
+    ///
+    /// # Errors
+    /// What has to be looked up first.
+    pub fn first_created_from(
+        &self,
+        partition: PartitionId,
+        spans: &Spans,
+        time: WallTime,
+        end: Offset,
+    ) -> Result<Offset, Lookup> {
+        let Some((before, after)) = spans.around(time) else { return Ok(end) };
+        let Some(span) = before else { return Ok(after.unwrap_or(end)) };
+        let (Some(rows), Some(numbers)) = (self.resident(span.segment), span.resident()) else {
+            return Err(Lookup::Created {
+                segment: span.segment,
+                partition,
+                base: span.base,
+                end: span.end,
+                time,
+            });
+        };
+        let run = |row: &u32| rows.run(*row, span.segment);
+        let at = numbers.partition_point(|row| run(row).is_none_or(|run| run.created < time));
+        Ok(numbers.get(at).and_then(run).map_or(span.end, |run| run.base))
+    }
+
+    /// Appends the messages of a partition with this id that are in resident rows of segments that were written to at
+    /// or after `not_before`, segment by segment.
+    pub fn find_resident(&self, partition: PartitionId, hash: IdHash, not_before: LogTime, hits: &mut Ids) {
+        for segment in self.segments.values().rev() {
+            if segment.last_logged >= not_before
+                && let Some(rows) = &segment.rows
+            {
+                rows.find(partition, hash, hits);
+            }
+        }
+    }
+
+    /// The other segments that may hold such messages, newest first.
+    pub fn elsewhere(&self, not_before: LogTime) -> impl Iterator<Item = FileNumber> {
+        let cold = self
+            .segments
+            .iter()
+            .rev()
+            .filter(move |(_, segment)| segment.rows.is_none() && segment.last_logged >= not_before);
+        cold.map(|(number, _)| *number)
+    }
+
+    /// Whether the rows of all messages from `from` to `to` are in memory.
+    #[must_use]
+    pub fn is_resident(&self, spans: &Spans, from: Offset, to: Option<Offset>) -> bool {
+        spans
+            .from(from)
+            .take_while(|span| to.is_none_or(|to| span.base <= to))
+            .all(|span| self.resident(span.segment).is_some())
+    }
+}
+
+/// See `Index::runs`.
+pub struct RunsFrom<'a> {
+    index: &'a Index,
+    partition: PartitionId,
+    spans: std::slice::Iter<'a, Span>,
+    offset: Offset,
+    reading: Option<Reading<'a>>,
+    over: bool,
+}
+
+/// A span that is being read.
+struct Reading<'a> {
+    span: &'a Span,
+    /// Its rows and the numbers of those that come next, where they are in memory.
+    resident: Option<(&'a SegmentRows, std::slice::Iter<'a, u32>)>,
+}
+
+impl<'a> RunsFrom<'a> {
+    fn begin(&mut self, span: &'a Span) {
+        self.offset = self.offset.max(span.base);
+        let resident = self.index.resident(span.segment).zip(span.resident()).map(|(rows, numbers)| {
+            let run = |row: &u32| rows.run(*row, span.segment);
+            let at = numbers.partition_point(|row| run(row).is_none_or(|run| run.end() <= self.offset));
+            (rows, numbers.get(at..).unwrap_or_default().iter())
+        });
+        self.reading = Some(Reading { span, resident });
+    }
+}
+
+impl Iterator for RunsFrom<'_> {
+    type Item = Result<Run, Lookup>;
+
+    fn next(&mut self) -> Option<Result<Run, Lookup>> {
+        loop {
+            if self.over {
+                return None;
+            }
+            let Some(reading) = self.reading.as_mut().filter(|reading| self.offset < reading.span.end) else {
+                let span = self.spans.next()?;
+                self.begin(span);
+                continue;
+            };
+            let segment = reading.span.segment;
+            let run = match &mut reading.resident {
+                Some((rows, numbers)) => numbers.next().and_then(|row| rows.run(*row, segment)),
+                None => self.index.cold.get(segment, self.partition, self.offset),
+            };
+            match run {
+                Some(run) => {
+                    self.offset = run.end();
+                    return Some(Ok(run));
+                }
+                // Rows that are here are all there are.
+                None if reading.resident.is_some() => self.offset = reading.span.end,
+                None => {
+                    self.over = true;
+                    let (partition, from) = (self.partition, self.offset);
+                    return Some(Err(Lookup::Runs { segment, partition, from }));
+                }
+            }
+        }
+    }
+}

@@ -1,6 +1,4 @@
-//! The runs of one partition, in offset order.
-
-use std::collections::VecDeque;
+//! A run and its place in the log.
 
 use crate::format::run::RunHeader;
 use crate::types::{FileNumber, LogTime, Offset, PartitionId, WallTime};
@@ -49,56 +47,5 @@ impl Run {
             created: self.created,
             logged: self.logged,
         }
-    }
-}
-
-/// Runs sorted by offset; creation and log times are sorted as well.
-#[derive(Clone, Debug, Default)]
-pub struct Runs {
-    rows: VecDeque<Run>,
-}
-
-impl Runs {
-    /// Appends a run; its base must not lie below the end of the last one.
-    pub fn push(&mut self, run: Run) {
-        debug_assert!(self.rows.back().is_none_or(|last| last.end() <= run.base));
-        self.rows.push_back(run);
-    }
-
-    /// Offset after the last run, if there is one.
-    #[must_use]
-    pub fn end(&self) -> Option<Offset> {
-        self.rows.back().map(Run::end)
-    }
-
-    /// Offset of the first message that is there.
-    #[must_use]
-    pub fn start(&self) -> Option<Offset> {
-        self.rows.front().map(|run| run.base)
-    }
-
-    /// The runs from the one that holds `offset`, or the first one after it.
-    pub fn from(&self, offset: Offset) -> impl Iterator<Item = &Run> {
-        let first = self.rows.partition_point(|run| run.end() <= offset);
-        self.rows.range(first..)
-    }
-
-    /// Offset of the first message created at or after `time`; the end if there is none.
-    #[must_use]
-    pub fn first_created_from(&self, time: WallTime) -> Option<Offset> {
-        let index = self.rows.partition_point(|run| run.created < time);
-        self.rows.get(index).map(|run| run.base)
-    }
-
-    /// Number of runs.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
     }
 }

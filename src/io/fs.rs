@@ -262,7 +262,7 @@ impl Fs for OsFs {
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<DirectFile> {
         let (flags, doing) = match mode {
-            OpenMode::Read => (OFlags::RDONLY, "opening"),
+            OpenMode::Read | OpenMode::Cached => (OFlags::RDONLY, "opening"),
             OpenMode::Write => (OFlags::RDWR, "opening for writing"),
             OpenMode::Create => (OFlags::RDWR | OFlags::CREATE | OFlags::EXCL, "creating"),
         };
@@ -272,7 +272,8 @@ impl Fs for OsFs {
             })
         };
         let fail = |errno: Errno| with_path(&io::Error::from(errno), doing, path);
-        if self.direct {
+        let cached = mode == OpenMode::Cached;
+        if self.direct && !cached {
             match open(OFlags::DIRECT) {
                 Ok(fd) => return Ok(DirectFile { file: fd.into(), path: path.to_owned(), direct: true }),
                 // Another file system may be mounted further down. Not when creating: the refusal can leave the
@@ -282,8 +283,10 @@ impl Fs for OsFs {
             }
         }
         let fd = open(OFlags::empty()).map_err(fail)?;
-        // Only advice: on a failure the pages stay.
-        let _ = rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed);
+        if !cached {
+            // Only advice: on a failure the pages stay.
+            let _ = rustix::fs::fadvise(&fd, 0, None, Advice::DontNeed);
+        }
         Ok(DirectFile { file: fd.into(), path: path.to_owned(), direct: false })
     }
 

@@ -48,6 +48,9 @@ pub use crate::types::BLOCK_BYTES;
 pub enum OpenMode {
     /// Existing file, reads only.
     Read,
+    /// Existing file, reads only, through the page cache: for what is read again and again and is not needed to be
+    /// right.
+    Cached,
     /// Existing file, reads and writes.
     Write,
     /// New file, reads and writes; an existing one is an error (`AlreadyExists`).

@@ -63,6 +63,12 @@ impl Layout {
         self.dir(kind).join(format!("{:016}.{}", number.0, extension(kind)))
     }
 
+    /// Path of a segment's index.
+    #[must_use]
+    pub fn index(&self, segment: FileNumber) -> PathBuf {
+        self.dir(FileKind::Segment).join(format!("{:016}.idx", segment.0))
+    }
+
     /// Path of a checkpoint.
     #[must_use]
     pub fn checkpoint(&self, seq: Seq) -> PathBuf {
@@ -93,11 +99,21 @@ impl Layout {
         for entry in fs.list(&self.dir(kind))? {
             match number_of(&entry.name, kind) {
                 Some(number) if !entry.directory => numbers.push(number),
+                None if kind == FileKind::Segment && numbered(&entry.name, "idx").is_some() => {}
                 _ => strangers.push(entry.name),
             }
         }
         numbers.sort_unstable();
         Ok((numbers, strangers))
+    }
+
+    /// Segments that have an index file.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    pub fn indexes<F: Fs>(&self, fs: &F) -> io::Result<Vec<FileNumber>> {
+        let entries = fs.list(&self.dir(FileKind::Segment))?;
+        Ok(entries.iter().filter_map(|entry| numbered(&entry.name, "idx")).collect())
     }
 }
 
@@ -110,7 +126,11 @@ fn extension(kind: FileKind) -> &'static str {
 }
 
 fn number_of(name: &str, kind: FileKind) -> Option<FileNumber> {
-    let digits = name.strip_suffix(extension(kind))?.strip_suffix('.')?;
+    numbered(name, extension(kind))
+}
+
+fn numbered(name: &str, extension: &str) -> Option<FileNumber> {
+    let digits = name.strip_suffix(extension)?.strip_suffix('.')?;
     if digits.len() != 16 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }

@@ -47,6 +47,11 @@ impl Span {
         Span { next: cursor.next, end: live_lease(cursor, now).map(|lease| lease.end) }
     }
 
+    /// First offset, and the last one if there is one.
+    pub(crate) fn ends(&self) -> (Offset, Option<Offset>) {
+        (self.next, self.end)
+    }
+
     /// Resolves an id to the lowest offset in the span among those that carry it, given from the newest down. Only
     /// offsets whose hash is kept can be given, so the hash floor needs no look here.
     pub(crate) fn locate(&self, newest_first: impl Iterator<Item = Offset>) -> Found {

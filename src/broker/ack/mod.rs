@@ -21,6 +21,7 @@ use super::state::Partition;
 use crate::format::delta::{CursorDelta, CursorState, DeadLetterDef, Delta, PartitionDef};
 use crate::format::entry::{self, Entry};
 use crate::format::run::RUN_HEADER_BYTES;
+use crate::index::{Ids, Lookup};
 use crate::types::{
     DeadLetterId, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, WallTime,
 };
@@ -151,9 +152,13 @@ pub(super) enum AckOutcome<'a> {
     Load(Block),
 }
 
+fn offsets(hits: &Ids) -> impl Iterator<Item = Offset> {
+    hits.iter().map(|hit| hit.offset)
+}
+
 enum Fetched {
     Copy(Copy),
-    Load,
+    Load(Block),
     Unreadable(String),
 }
 
@@ -245,13 +250,17 @@ impl<J: Journal> Core<J> {
             dead_letters: queue.options.dead_letters(),
             repeats,
         };
-        let items = self.resolve(partition, before, items);
+        let mut asked = Vec::new();
+        let items = self.resolve(partition, before, items, &mut asked);
+        if !asked.is_empty() {
+            return AckOutcome::Load(Block::Index(asked));
+        }
         let mut decision = decide::decide(before, group.lease, &items, rules, self.now);
         let mut copy = None;
         if let Fate::Filed { offset, .. } = decision.fate {
             match self.fetch(partition, offset) {
                 Fetched::Copy(fetched) => copy = Some(fetched),
-                Fetched::Load => return AckOutcome::Load(Block::Load { partition: partition.id, offset }),
+                Fetched::Load(block) => return AckOutcome::Load(block),
                 Fetched::Unreadable(cause) => {
                     tracing::error!(
                         queue = %queue.name, partition = %partition.id, %offset, cause,
@@ -264,13 +273,19 @@ impl<J: Journal> Core<J> {
         AckOutcome::Plan(Box::new(AckPlan { key, before: *before, decision, copy }))
     }
 
+    /// Where the items' messages are. Appends to `asked` what has to be looked up before that can be said.
     fn resolve<'a>(
         &self,
         partition: &Partition,
         cursor: &CursorState,
         items: &[&'a AckItem],
+        asked: &mut Vec<Lookup>,
     ) -> Vec<Item<'a>> {
         let span = Span::of(cursor, self.now);
+        let (from, to) = span.ends();
+        // Then whatever is found in memory is all that there is in the span.
+        let is_resident = self.state.index.is_resident(&partition.spans, from, to);
+        let inside = |hits: &Ids| is_resident && matches!(span.locate(offsets(hits)), Found::In(_));
         // Ids are pushed more than once where deduplication is off or its window is over. Each is walked once.
         let mut walked: HashMap<IdHash, Found> = HashMap::new();
         items
@@ -280,11 +295,12 @@ impl<J: Journal> Core<J> {
                     if let Some(found) = walked.get(&hash) {
                         return *found;
                     }
-                    let mut steps = 0_u32;
-                    let offsets =
-                        self.state.ids.find(partition.id, &partition.ids, hash).map(|row| row.offset);
-                    let found = span.locate(offsets.inspect(|_| steps += 1));
-                    if steps > 1 {
+                    let mut hits = self.find_ids(partition.id, hash, LogTime(0), inside, asked);
+                    hits.retain(|hit| {
+                        hit.offset >= from || self.state.knows_id(partition, hit.offset, hit.logged, self.now)
+                    });
+                    let found = span.locate(offsets(&hits));
+                    if hits.len() > 1 {
                         walked.insert(hash, found);
                     }
                     found
@@ -296,13 +312,15 @@ impl<J: Journal> Core<J> {
 
     /// The stored bytes of one message.
     fn fetch(&self, partition: &Partition, offset: Offset) -> Fetched {
-        let Some(run) = partition.runs.from(offset).next().filter(|run| run.base <= offset) else {
-            return Fetched::Unreadable("retention removed it".to_owned());
+        let run = match self.state.runs(partition, offset).next() {
+            Some(Ok(run)) if run.base <= offset => run,
+            Some(Err(lookup)) => return Fetched::Load(Block::Index(vec![lookup])),
+            _ => return Fetched::Unreadable("retention removed it".to_owned()),
         };
-        let entries = match self.journal.source(partition.id, run) {
+        let entries = match self.journal.source(partition.id, &run) {
             Source::Memory(entries) => entries,
             Source::File { .. } => match self.loaded.get(&(partition.id, run.base)) {
-                None => return Fetched::Load,
+                None => return Fetched::Load(Block::Load { partition: partition.id, offset }),
                 Some(Ok(entries)) => entries.clone(),
                 Some(Err(cause)) => return Fetched::Unreadable(cause.clone()),
             },
@@ -327,7 +345,8 @@ impl<J: Journal> Core<J> {
 
     fn take_back(&self, plan: &mut AckPlan<'_>, items: &[&AckItem]) {
         if let Some(partition) = self.state.partitions.get(&plan.key.0) {
-            let items = self.resolve(partition, &plan.before, items);
+            // Whatever had to be looked up was, when the plan was made.
+            let items = self.resolve(partition, &plan.before, items, &mut Vec::new());
             plan.decision.unreadable(&plan.before, &items);
         }
         plan.copy = None;

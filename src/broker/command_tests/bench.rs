@@ -7,8 +7,8 @@ use crate::broker::command::{
     AckCall, AckItem, AckStatus, AckVerdict, Command, DeadLetterPage, DeadLetterQuery, PushGroup, PushItem,
     PushVerdict, Reference, Reply, Source, Transaction, TransactionAck, TransactionReply,
 };
-use crate::broker::core::{Caller, Core, CoreSettings, Step, Work};
-use crate::broker::journal::memory::MemoryJournal;
+use crate::broker::core::{Block, Caller, Core, CoreSettings, Step, Work};
+use crate::broker::journal::memory::{MemoryIndex, MemoryJournal};
 use crate::broker::journal::{Fit, Journal};
 use crate::broker::state::State;
 use crate::format::delta::{Cause, CursorDelta, CursorState, Delta, GroupDef, Lease, StartPolicy};
@@ -65,6 +65,7 @@ impl Journal for Script {
 
 pub(super) struct Bench {
     pub(super) core: Core<Script>,
+    pub(super) index: MemoryIndex,
     clock: ManualClock,
     leases: u128,
     messages: u128,
@@ -118,7 +119,7 @@ impl Bench {
             Epoch(1),
             LogTime(1_000_000_000_000),
         );
-        Bench { core, clock: hands, leases: 0, messages: 0 }
+        Bench { core, index: MemoryIndex::default(), clock: hands, leases: 0, messages: 0 }
     }
 
     /// Lets time pass.
@@ -128,7 +129,13 @@ impl Bench {
     }
 
     pub(super) fn run(&mut self, work: &mut Work) -> Step {
-        self.core.execute(Caller(1), work)
+        self.index.seal(&mut self.core);
+        loop {
+            match self.core.execute(Caller(1), work) {
+                Step::Blocked(Block::Index(lookups)) => self.index.answer(&mut self.core, &lookups),
+                step => return step,
+            }
+        }
     }
 
     pub(super) fn done(&mut self, command: Command) -> Reply {
@@ -213,7 +220,8 @@ impl Bench {
         let group = self.consumer(&queue, group);
         let state = &self.core.state;
         let mut cursor = state
-            .cursor_or_seed(state.partitions.get(&partition).unwrap(), state.groups.get(&group).unwrap());
+            .cursor_or_seed(state.partitions.get(&partition).unwrap(), state.groups.get(&group).unwrap())
+            .unwrap();
         let again = cursor.attempts > 0 && cursor.attempt_first == cursor.next;
         cursor.attempts = if again { cursor.attempts + 1 } else { 1 };
         cursor.attempt_first = cursor.next;

@@ -101,15 +101,6 @@ fn a_second_group_of_one_cursor_starts_where_the_first_leaves_it() {
 }
 
 #[test]
-fn push_groups_of_one_partition_get_offsets_one_after_the_other() {
-    let mut bench = Bench::new();
-    let pushes = vec![bench.group("q", "p", &["1", "2"]), bench.group("q", "p", &["3", "3"])];
-    let (_, pushes) = committed(bench.transact(vec![], pushes, vec![]));
-    let offsets: Vec<u64> = pushes.iter().flatten().map(|verdict| verdict.offset.0).collect();
-    assert_eq!(offsets, [0, 1, 2, 2]);
-}
-
-#[test]
 fn a_transaction_moves_only_its_own_groups_cursor() {
     let (mut bench, p, lease) = leased(&["0"]);
     bench.lease(p, "other", 0);

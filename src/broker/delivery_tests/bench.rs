@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::broker::command::{
-    AckCall, AckItem, AckStatus, AckVerdict, Command, Configure, Pop, PopReply, PopTarget, PopTicket,
+    AckCall, AckItem, AckStatus, AckVerdict, Command, Configure, Piece, Pop, PopReply, PopTarget, PopTicket,
     Presence, PushGroup, PushItem, Reference, Reply, Source, StartRequest,
 };
-use crate::broker::core::{Caller, Core, CoreSettings, Step, Work};
-use crate::broker::journal::memory::MemoryJournal;
+use crate::broker::core::{Block, Caller, Core, CoreSettings, Step, Work};
+use crate::broker::journal::memory::{MemoryIndex, MemoryJournal};
 use crate::broker::journal::{Fit, Journal};
 use crate::broker::state::State;
 use crate::format::delta::{CursorState, Delta};
@@ -51,6 +51,7 @@ impl Journal for Script {
 
 pub(super) struct Bench {
     pub(super) core: Core<Script>,
+    index: MemoryIndex,
     pub(super) hands: ManualClock,
     clock: Clock,
     messages: u128,
@@ -121,6 +122,16 @@ pub(super) fn named(group: &str, pop: Pop) -> Pop {
     Pop { group: group.to_owned(), ..pop }
 }
 
+/// Hash of the transaction id of a piece's last message.
+fn last_hash(piece: &Piece) -> crate::types::IdHash {
+    let Source::Memory(entries) = &piece.source else { panic!("{piece:?}") };
+    let mut rest = &entries[..];
+    for _ in piece.run.base.0..piece.last.0 {
+        rest = &rest[Entry::decode(rest).unwrap().1..];
+    }
+    Entry::decode(rest).unwrap().0.hash
+}
+
 fn core_over(state: State, journal: Script, clock: &Clock, epoch: u64, now: LogTime) -> Core<Script> {
     let settings = CoreSettings {
         parked_polls: 100_000,
@@ -136,7 +147,7 @@ impl Bench {
     pub(super) fn new() -> Bench {
         let (clock, hands) = Clock::manual(0, 1_800_000_000_000_000);
         let core = core_over(State::default(), Script::default(), &clock, 1, LogTime(1_000_000_000));
-        Bench { core, hands, clock, messages: 0, callers: 0 }
+        Bench { core, index: MemoryIndex::default(), hands, clock, messages: 0, callers: 0 }
     }
 
     /// Starts the daemon again over the same log, after so many seconds of log time.
@@ -150,6 +161,7 @@ impl Bench {
         self.hands.advance_us(us);
         self.core.now = self.core.now.plus_us(us);
         self.core.tick();
+        self.look_up_wanted();
     }
 
     pub(super) fn pass_ms(&mut self, ms: u64) {
@@ -159,9 +171,24 @@ impl Bench {
     pub(super) fn step(&mut self, mut work: Work) -> (Caller, Step) {
         self.callers += 1;
         let caller = Caller(self.callers);
-        let step = self.core.execute(caller, &mut work);
-        self.core.settle();
-        (caller, step)
+        self.index.seal(&mut self.core);
+        loop {
+            let step = self.core.execute(caller, &mut work);
+            self.core.settle();
+            self.look_up_wanted();
+            match step {
+                Step::Blocked(Block::Index(lookups)) => self.index.answer(&mut self.core, &lookups),
+                step => return (caller, step),
+            }
+        }
+    }
+
+    fn look_up_wanted(&mut self) {
+        while !self.core.wanted.is_empty() {
+            let lookups = std::mem::take(&mut self.core.wanted);
+            self.index.answer(&mut self.core, &lookups);
+            self.core.settle();
+        }
     }
 
     pub(super) fn done(&mut self, command: Command) -> Reply {
@@ -280,8 +307,7 @@ impl Bench {
     /// Completes every claim of a pop of `group`.
     pub(super) fn complete(&mut self, group: &str, reply: &PopReply) {
         for claim in &reply.claims {
-            let last = claim.pieces.last().unwrap().last;
-            let hash = self.core.state.partitions.get(&claim.partition).unwrap().ids.get(last).unwrap().hash;
+            let hash = last_hash(claim.pieces.last().unwrap());
             let item = AckItem {
                 hash: Some(hash),
                 partition: Reference::Id(claim.partition),

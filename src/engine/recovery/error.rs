@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::engine::index_file::IndexFileError;
 use crate::engine::machine::Impossible;
 use crate::engine::superblock::SuperblockError;
 use crate::format::DecodeError;
@@ -55,6 +56,17 @@ pub enum RecoveryError {
         /// What is wrong with it.
         error: String,
     },
+    /// An index file was built anew and still cannot be read.
+    #[error("{path}: {error}; check the disk, nothing of the log was changed")]
+    Index {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// A segment cannot be read whole.
+    #[error("{0}; restore it from a backup, nothing was changed")]
+    Segment(#[from] IndexFileError),
     /// What is there does not add up to what the records promise.
     #[error("{dir}: {error}; restore the missing file from a backup, nothing was changed")]
     Incomplete {

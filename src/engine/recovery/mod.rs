@@ -11,11 +11,13 @@
 mod error;
 mod repair;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::cursor::read_body;
 use crate::engine::EngineSettings;
 use crate::engine::commit::Parts;
+use crate::engine::index_file::{self, IndexFileError};
 use crate::engine::machine::Machine;
 use crate::engine::superblock;
 use crate::format::checkpoint::{CheckpointInfo, Decoder};
@@ -25,6 +27,7 @@ use crate::format::frame::{FrameKind, MessageRef, SealBody};
 use crate::format::run::Runs;
 use crate::format::superblock::Superblock;
 use crate::index::runs::Place;
+use crate::index::sealed::{IndexError, Sealed};
 use crate::io::{Fs, FsFile, OpenMode, ReadAt};
 use crate::log::appender::Resume;
 use crate::log::files::Layout;
@@ -157,6 +160,8 @@ struct Recovery<'a, M, F: Fs> {
     read_bytes: u64,
     all_bytes: u64,
     ids: Vec<(IdHash, MessageId)>,
+    /// Segments in front of the checkpoint's that are in memory for want of space for an index file.
+    unindexed: Vec<FileNumber>,
     report: Report,
 }
 
@@ -192,6 +197,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             read_bytes: 0,
             all_bytes: 0,
             ids: Vec::new(),
+            unindexed: Vec::new(),
             report: Report::default(),
         };
         for kind in [FileKind::Segment, FileKind::Cursor] {
@@ -310,8 +316,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         (self.progress)(self.read_bytes.min(self.all_bytes), self.all_bytes);
     }
 
-    /// Indexes the messages that the checkpoint covers. All of them are vouched for, so anything that is not whole
-    /// is corruption.
+    /// Takes in the messages that the checkpoint covers: of sealed segments from their index files, of the segment in
+    /// which replay goes on from its frames. All of them are vouched for, so anything that is not whole is corruption.
     fn index_segments(&mut self) -> Result<(), RecoveryError> {
         let Some(info) = self.checkpoint else { return Ok(()) };
         loop {
@@ -321,6 +327,52 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     why: format!("the checkpoint at seq {} names it", info.seq),
                 });
             };
+            if open.number >= info.segment {
+                return self.index_frames(&info);
+            }
+            let number = open.number;
+            if !self.attach_index(number)? {
+                self.index_frames(&info)?;
+                self.unindexed.push(number);
+            }
+            self.next_segment();
+        }
+    }
+
+    /// Takes in what the index file of a segment says, built anew if need be. `false`: there is no space for one.
+    fn attach_index(&mut self, segment: FileNumber) -> Result<bool, RecoveryError> {
+        let log = self.superblock.0.log;
+        let path = self.layout.index(segment);
+        if let Err(error) = self.attach_spans(&path, segment) {
+            tracing::warn!("building {} anew: {error}", path.display());
+            match index_file::rebuild(self.fs, self.layout, log, segment) {
+                Ok(()) => {}
+                Err(IndexFileError::Io(error)) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!("the index of segment {segment} stays in memory: {error}");
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+            self.attach_spans(&path, segment)
+                .map_err(|error| RecoveryError::Index { path, error: error.to_string() })?;
+        }
+        Ok(true)
+    }
+
+    fn attach_spans(&mut self, path: &Path, segment: FileNumber) -> Result<(), IndexError> {
+        let file = self.fs.open(path, OpenMode::Read)?;
+        let sealed = Sealed::open(file, self.superblock.0.log, segment)?;
+        // Checked as a whole before anything of it is taken in.
+        sealed.spans(&mut |_| ())?;
+        self.machine.attach_segment(segment, sealed.info().last_logged);
+        let machine = &mut self.machine;
+        sealed.spans(&mut |span| machine.attach_span(segment, &span))
+    }
+
+    /// Takes in the frames of the present segment that the checkpoint covers.
+    fn index_frames(&mut self, info: &CheckpointInfo) -> Result<(), RecoveryError> {
+        loop {
+            let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(()) };
             let resume = open.walk.resume();
             if open.number == info.segment && resume.position >= info.segment_position {
                 self.segment_end = Some((self.segment_at, resume));
@@ -333,10 +385,10 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.apply_runs(&path, number, &found)?;
                     self.machine.forget_notes();
                 }
-                Some(found) if found.header.kind == FrameKind::Seal => self.next_segment(),
+                Some(found) if found.header.kind == FrameKind::Seal => return Ok(()),
                 Some(_) => {}
                 // An unsealed file that was left for its successor ends where no frame begins.
-                None if number < info.segment => self.next_segment(),
+                None if number < info.segment => return Ok(()),
                 None => {
                     return Err(RecoveryError::Refused {
                         path,

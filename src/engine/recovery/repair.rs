@@ -191,6 +191,12 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let mut readers = HashMap::new();
         let segments = self.open_lane(FileKind::Segment, Some(&mut readers))?;
         let cursors = self.open_lane(FileKind::Cursor, None)?;
+        let mut unindexed = self.unindexed;
+        let active = segments.active.number();
+        // What was replayed is in memory; whatever is in front of the active file is not written any more.
+        let replayed = self.checkpoint.map_or(FileNumber(1), |info| info.segment);
+        let numbers = self.segments.iter().map(|open| open.number);
+        unindexed.extend(numbers.filter(|number| *number >= replayed && *number < active));
         Ok(Recovered {
             machine: self.machine,
             parts: Parts {
@@ -202,6 +208,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 cursors,
                 readers,
                 cursor_bytes: self.cursor_bytes,
+                unindexed,
             },
             superblock: self.superblock,
             checkpoints: self.checkpoints,
@@ -242,6 +249,12 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         for entry in self.fs.list(&self.layout.spare_dir())? {
             if !entry.directory && entry.name.ends_with(".tmp") {
                 self.fs.remove(&self.layout.spare_dir().join(entry.name))?;
+            }
+        }
+        let (segments, indexes) = (&self.segments, self.layout.indexes(self.fs)?);
+        for number in indexes {
+            if segments.binary_search_by_key(&number, |open| open.number).is_err() {
+                self.fs.remove(&self.layout.index(number))?;
             }
         }
         let named = [self.superblock.0.checkpoint, self.superblock.0.previous_checkpoint];

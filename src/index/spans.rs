@@ -1,0 +1,174 @@
+//! Where the messages of one partition are, segment by segment.
+//!
+//! Invariants: spans are in the order of offsets and do not overlap; what is placed later covers what was there.
+
+use smallvec::SmallVec;
+
+use super::runs::Run;
+use crate::types::{FileNumber, LogTime, Offset, WallTime};
+
+/// Consecutive messages of a partition in one segment. 48 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First offset.
+    pub base: Offset,
+    /// Offset behind the last.
+    pub end: Offset,
+    /// Wall time of the first message.
+    pub first_created: WallTime,
+    /// Log time of the last message.
+    pub last_logged: LogTime,
+    /// The segment.
+    pub segment: FileNumber,
+    /// Numbers of its runs among the rows of the segment, while those are resident.
+    rows: Option<Box<Vec<u32>>>,
+}
+
+impl Span {
+    /// A span whose rows are in the index file only.
+    #[must_use]
+    pub fn cold(segment: FileNumber, base: Offset, end: Offset, created: WallTime, logged: LogTime) -> Span {
+        Span { base, end, first_created: created, last_logged: logged, segment, rows: None }
+    }
+
+    /// Messages in it.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.end.0 - self.base.0
+    }
+
+    pub(super) fn resident(&self) -> Option<&[u32]> {
+        self.rows.as_ref().map(|rows| rows.as_slice())
+    }
+}
+
+/// How many messages of which segments were covered.
+pub type Covered = SmallVec<[(FileNumber, u64); 1]>;
+
+/// The spans of a partition.
+#[derive(Clone, Debug, Default)]
+pub struct Spans(SmallVec<[Span; 1]>);
+
+impl Spans {
+    /// Places a run whose row in its segment has this number. Nothing where it continues the last span; otherwise what
+    /// its own span covers.
+    pub(super) fn place(&mut self, run: &Run, row: u32) -> Option<Covered> {
+        if let Some(last) = self.0.last_mut()
+            && last.end == run.base
+            && last.segment == run.place.segment
+            && let Some(rows) = &mut last.rows
+        {
+            rows.push(row);
+            last.end = run.end();
+            last.last_logged = run.logged;
+            return None;
+        }
+        Some(self.attach(Span {
+            base: run.base,
+            end: run.end(),
+            first_created: run.created,
+            last_logged: run.logged,
+            segment: run.place.segment,
+            rows: Some(Box::new(vec![row])),
+        }))
+    }
+
+    /// Puts a span in its place, over whatever is there.
+    pub(super) fn attach(&mut self, span: Span) -> Covered {
+        let mut covered = Covered::new();
+        let from = self.0.partition_point(|other| other.end <= span.base);
+        let mut to = from;
+        let mut keep: SmallVec<[Span; 2]> = SmallVec::new();
+        while let Some(other) = self.0.get(to).filter(|other| other.base < span.end) {
+            let (low, high) = (other.base.max(span.base), other.end.min(span.end));
+            covered.push((other.segment, high.0 - low.0));
+            if other.base < low {
+                keep.push(Span { end: low, ..other.clone() });
+            }
+            if high < other.end {
+                // Its first message's time is not known here; an earlier one only makes a search look closer.
+                keep.push(Span { base: high, ..other.clone() });
+            }
+            to += 1;
+        }
+        let at = from + keep.iter().filter(|kept| kept.base < span.base).count();
+        self.0.drain(from..to);
+        self.0.insert_many(from, keep);
+        self.0.insert(at, span);
+        covered
+    }
+
+    /// The rows of a segment are no longer resident.
+    pub(super) fn forget_rows(&mut self, segment: FileNumber) {
+        for span in &mut self.0 {
+            if span.segment == segment {
+                span.rows = None;
+            }
+        }
+    }
+
+    /// The spans from the one that holds `offset`, or the first one behind it.
+    pub(super) fn from(&self, offset: Offset) -> std::slice::Iter<'_, Span> {
+        let first = self.0.partition_point(|span| span.end <= offset);
+        self.0.get(first..).unwrap_or_default().iter()
+    }
+
+    /// The last span that begins before a time, and the offset at which the next one begins; nothing without spans.
+    pub(super) fn around(&self, time: WallTime) -> Option<(Option<&Span>, Option<Offset>)> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let at = self.0.partition_point(|span| span.first_created < time);
+        let before = at.checked_sub(1).and_then(|at| self.0.get(at));
+        Some((before, self.0.get(at).map(|span| span.base)))
+    }
+
+    /// Drops what lies below a new first offset. How many messages of which segments died, given the first offset
+    /// before.
+    pub fn trim(&mut self, old: Offset, new: Offset) -> Covered {
+        let mut died = Covered::new();
+        let mut gone = 0;
+        for span in &self.0 {
+            if span.base >= new {
+                break;
+            }
+            let (low, high) = (span.base.max(old), span.end.min(new));
+            if low < high {
+                died.push((span.segment, high.0 - low.0));
+            }
+            gone += usize::from(span.end <= new);
+        }
+        self.0.drain(..gone);
+        died
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Span> {
+        self.0.iter()
+    }
+
+    /// First offset that is there.
+    #[must_use]
+    pub fn start(&self) -> Option<Offset> {
+        self.0.first().map(|span| span.base)
+    }
+
+    /// Offset behind the last.
+    #[must_use]
+    pub fn end(&self) -> Option<Offset> {
+        self.0.last().map(|span| span.end)
+    }
+
+    /// The first gap between its spans at or behind `start`: where it begins.
+    #[must_use]
+    pub fn gap(&self, start: Offset, end: Offset) -> Option<Offset> {
+        let mut expected = start;
+        for span in &self.0 {
+            if span.base > expected {
+                return Some(expected);
+            }
+            expected = expected.max(span.end);
+        }
+        (expected < end).then_some(expected)
+    }
+}
