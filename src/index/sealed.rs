@@ -220,7 +220,7 @@ impl<File: FsFile> Sealed<File> {
                 found.push((Offset(run.base.0 + u64::from(within)), message.id, run.logged));
             }
         }
-        found.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+        found.sort_unstable_by_key(|hit| std::cmp::Reverse(hit.0));
         found.dedup_by_key(|hit| hit.0);
         Ok(found)
     }

@@ -21,6 +21,7 @@ pub struct Span {
     /// The segment.
     pub segment: FileNumber,
     /// Numbers of its runs among the rows of the segment, while those are resident.
+    #[expect(clippy::box_collection, reason = "most spans have none, and a partition has a span always")]
     rows: Option<Box<Vec<u32>>>,
 }
 

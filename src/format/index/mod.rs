@@ -260,7 +260,7 @@ pub fn print_of(key: u64) -> u32 {
 /// Which of `of` pages, blocks or other places a key belongs to: by its high half.
 #[must_use]
 pub fn place_of(key: u64, of: u32) -> u32 {
-    ((key >> 32) * u64::from(of) >> 32) as u32
+    (((key >> 32) * u64::from(of)) >> 32) as u32
 }
 
 /// What an index file says about itself.
