@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
+use indexmap::IndexMap;
 use smallvec::SmallVec;
 
 use crate::engine::machine::{Impossible, Machine};
@@ -24,6 +25,11 @@ use crate::types::{
     DeadLetterId, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId, QueueOptions,
     WallTime,
 };
+
+/// A table that a checkpoint can be taken of in slices while it changes. Entries have positions: a new one goes on
+/// top, and a removed one is replaced by the topmost. A walk downwards therefore meets every entry that was there
+/// from its begin to its end, perhaps twice. Removal is `swap_remove`, always.
+pub type Table<K, V> = IndexMap<K, V, DefaultHashBuilder>;
 
 /// A queue.
 #[derive(Debug)]
@@ -132,15 +138,15 @@ pub enum Touched {
 #[derive(Debug)]
 pub struct State {
     /// Queues.
-    pub queues: HashMap<QueueId, Queue>,
+    pub queues: Table<QueueId, Queue>,
     /// Queues by name.
     pub queue_names: HashMap<Arc<str>, QueueId>,
     /// Partitions.
-    pub partitions: HashMap<PartitionId, Partition>,
+    pub partitions: Table<PartitionId, Partition>,
     /// Groups.
-    pub groups: HashMap<GroupId, Group>,
+    pub groups: Table<GroupId, Group>,
     /// Cursors.
-    pub cursors: HashMap<(PartitionId, GroupId), CursorState>,
+    pub cursors: Table<(PartitionId, GroupId), CursorState>,
     /// Which cursors carry a lease, live or expired.
     pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
     /// The table of transaction ids.
@@ -164,11 +170,11 @@ pub struct State {
 impl Default for State {
     fn default() -> State {
         State {
-            queues: HashMap::new(),
+            queues: Table::default(),
             queue_names: HashMap::new(),
-            partitions: HashMap::new(),
-            groups: HashMap::new(),
-            cursors: HashMap::new(),
+            partitions: Table::default(),
+            groups: Table::default(),
+            cursors: Table::default(),
             leases: HashMap::new(),
             ids: Ids::default(),
             dead_letters: BTreeMap::new(),
@@ -283,7 +289,7 @@ impl State {
     }
 
     fn apply_queue_deleted(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else { return };
+        let Some(queue) = self.queues.swap_remove(&id) else { return };
         self.queue_names.remove(&queue.name);
         let internal: Vec<PartitionId> =
             queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
@@ -291,12 +297,12 @@ impl State {
             for group in queue.groups.values() {
                 self.set_cursor(partition, *group, None);
             }
-            if let Some(mut partition) = self.partitions.remove(&partition) {
+            if let Some(mut partition) = self.partitions.swap_remove(&partition) {
                 self.ids.drop_all(partition.id, &mut partition.ids);
             }
         }
         for group in queue.groups.values() {
-            self.groups.remove(group);
+            self.groups.swap_remove(group);
             self.touched.push(Touched::GroupGone(*group));
         }
         self.touched.push(Touched::Queue(id));
@@ -383,7 +389,7 @@ impl State {
         let key = (partition, group);
         let old = match state {
             Some(state) => self.cursors.insert(key, state),
-            None => self.cursors.remove(&key),
+            None => self.cursors.swap_remove(&key),
         };
         let old_lease = old.and_then(|cursor| cursor.lease).map(|lease| lease.id);
         let new_lease = state.and_then(|cursor| cursor.lease).map(|lease| lease.id);
