@@ -38,6 +38,7 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
             noop_idle_us: u64::from(config.log.noop_idle_ms) * 1000,
             tail_cache_bytes: config.log.tail_cache_bytes,
             checkpoint_cursor_bytes: config.log.checkpoint_cursor_bytes,
+            checkpoint_message_bytes: config.log.checkpoint_message_bytes,
             prepared_files: config.log.spare_segments as usize,
             reserve_bytes: config.log.reserve_bytes,
         },

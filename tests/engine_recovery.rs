@@ -44,6 +44,7 @@ fn settings() -> EngineSettings {
         noop_idle_us: 50_000,
         tail_cache_bytes: 256 << 10,
         checkpoint_cursor_bytes: u64::MAX / 8,
+        checkpoint_message_bytes: u64::MAX / 8,
         prepared_files: 1,
         reserve_bytes: 0,
     }
@@ -91,6 +92,7 @@ impl Driver {
             epoch: recovered.parts.epoch,
             superblock: recovered.superblock,
             checkpoints: recovered.checkpoints,
+            writing: None,
         };
         let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
         let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);

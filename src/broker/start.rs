@@ -171,6 +171,7 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         epoch,
         superblock: recovered.superblock,
         checkpoints: recovered.checkpoints,
+        writing: None,
     };
     let engine =
         Engine::new(ring, clock.clone(), settings.engine.clone(), recovered.parts, jobs, outcomes_receiver);
