@@ -5,6 +5,10 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "engine_recovery/checkpoints.rs"]
+mod checkpoints;
+
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -16,14 +20,14 @@ use comb::broker::state::State;
 use comb::engine::EngineSettings;
 use comb::engine::commit::Engine;
 use comb::engine::machine::Machine;
-use comb::engine::maintenance::Maintenance;
+use comb::engine::maintenance::{Job, Maintenance, Outcome};
 use comb::engine::recovery::{Recovered, RecoveryError, recover};
 use comb::engine::staging::{Bytesource, Room};
 use comb::format::delta::{Delta, PartitionDef, QueueDef};
 use comb::format::entry::Entry;
 use comb::format::id_hash;
 use comb::format::run::RunHeader;
-use comb::io::{AnyRing, Backend, Clock, DirectFile, OsFs, SyncMode, open_ring};
+use comb::io::{AnyRing, Backend, Clock, DirectFile, OsFs, SyncMode, Waker, open_ring};
 use comb::log::files::Layout;
 use comb::log::tail::Verdict;
 use comb::types::{
@@ -55,7 +59,36 @@ struct Driver {
     state: State,
     log: LogId,
     maintenance: Option<JoinHandle<()>>,
+    by_hand: Option<Hand>,
     now: u64,
+}
+
+/// Maintenance without a thread: files are prepared at once, what belongs to a checkpoint is done when a test says.
+struct Hand {
+    maintenance: Maintenance<OsFs>,
+    jobs: mpsc::Receiver<Job>,
+    outcomes: mpsc::Sender<Outcome<DirectFile>>,
+    held: VecDeque<Job>,
+}
+
+impl Hand {
+    /// Takes what was sent; prepares files.
+    fn receive(&mut self) {
+        for job in self.jobs.try_iter() {
+            match job {
+                Job::Prepare { .. } => self.outcomes.send(self.maintenance.work(job)).unwrap(),
+                held => self.held.push_back(held),
+            }
+        }
+    }
+
+    /// Does the next held job. Whether there was one.
+    fn work(&mut self) -> bool {
+        self.receive();
+        let Some(job) = self.held.pop_front() else { return false };
+        self.outcomes.send(self.maintenance.work(job)).unwrap();
+        true
+    }
 }
 
 fn try_recover(dir: &Path) -> Result<Recovered<State, DirectFile>, RecoveryError> {
@@ -76,6 +109,13 @@ impl Driver {
     }
 
     fn open_with(dir: &Path, settings: EngineSettings) -> Driver {
+        let (mut driver, waker) = Driver::assemble(dir, settings);
+        let Hand { maintenance, jobs, outcomes, .. } = driver.by_hand.take().unwrap();
+        driver.maintenance = Some(std::thread::spawn(move || maintenance.run(&jobs, &outcomes, &waker)));
+        driver
+    }
+
+    fn assemble(dir: &Path, settings: EngineSettings) -> (Driver, Waker) {
         let fs = OsFs::new(dir).unwrap();
         let layout = Layout::new(dir);
         let recovered = recover_with(dir, &settings).unwrap();
@@ -94,10 +134,11 @@ impl Driver {
             checkpoints: recovered.checkpoints,
             writing: None,
         };
-        let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
         let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, jobs, outcomes_receiver);
         let now = recovered.machine.last_stamp.0 + 1;
-        Driver { engine, state: recovered.machine, log, maintenance: Some(maintenance), now }
+        let by_hand = Some(Hand { maintenance, jobs: jobs_receiver, outcomes, held: VecDeque::new() });
+        let driver = Driver { engine, state: recovered.machine, log, maintenance: None, by_hand, now };
+        (driver, waker)
     }
 
     fn stage(&mut self, delta: &Delta<'_>) {
@@ -186,6 +227,9 @@ impl Driver {
         let seq = self.engine.staged();
         while self.engine.watermark() < seq {
             self.engine.submit();
+            if let Some(hand) = &mut self.by_hand {
+                hand.receive();
+            }
             self.engine.poll(Some(Duration::from_millis(50)));
             assert!(self.engine.poison().is_none(), "{:?}", self.engine.poison());
         }
@@ -196,7 +240,9 @@ impl Driver {
         let picture = picture(&self.state);
         let Driver { engine, maintenance, .. } = self;
         drop(engine);
-        maintenance.unwrap().join().unwrap();
+        if let Some(thread) = maintenance {
+            thread.join().unwrap();
+        }
         picture
     }
 

@@ -10,13 +10,13 @@
 //!   sets older options on newer ones, and the newest last. Deleted: it may be there still, until its deletion is
 //!   replayed; replayed records about it are passed over where it is not there any more.
 //! - **Name used again**. A queue deleted and created anew in the window may be there together with its successor, or
-//!   the successor alone. The name goes to whatever was applied last; a deletion frees it only from its own queue;
-//!   replayed creation gives it to the successor again, and between the two no other queue can have it.
+//!   the successor alone. The name goes to whatever was applied last, and a deletion frees it. The creation of the
+//!   successor comes behind the deletions of all that had the name before, and gives it the name again.
 //! - **Partition**. Created in the window: replaced by its creation, at offset 0, and all of its runs follow, since all
 //!   are above K1. Of a queue or group that is unknown: passed over. That is one that was created in the window too, so
 //!   replay brings both; or one that replay knows to be gone.
-//! - **Group**. Created in the window: replaced. It has no state besides its definition. Its dead-letter partition stays
-//!   linked, and its own creation comes behind.
+//! - **Group**. Created in the window: replaced. It has no state besides its definition and its dead-letter partition,
+//!   whose creation comes behind and links it again.
 //! - **Cursor**. Absolute: an older one replaces a newer one and may move it back; the newest comes last. The table of
 //!   leases follows each step. Of a partition or group that is unknown: passed over, as above. One lease on several
 //!   partitions may be there on some of them only, until replay comes to the claim or to the release.

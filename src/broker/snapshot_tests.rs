@@ -320,8 +320,8 @@ fn a_name_that_is_used_again_meanwhile() {
         bench.cursor(id, id, 1, Some(u128::from(id)));
         bench.close();
     };
-    // The old one alone, the new one alone, both, and one that nobody saw between.
-    for (before, after) in [(2, 0), (1, 2), (1, 1), (0, 5)] {
+    // Slices before the first time and between the two: the records know the first queue, the second, the third, or two.
+    for (before, after) in [(3, 0), (2, 1), (1, 1), (0, 5), (0, 0)] {
         let mut bench = bench();
         bench.queue(9, "z", 10); // walked first
         bench.slice(before);
@@ -508,15 +508,16 @@ impl Bench {
         let nth = |at: usize, len: usize| (len > 0).then(|| at % len);
         let names = ["a", "b", "c", "d"];
         let name = names[other % names.len()];
+        let queue_name = names[other % 2];
         let queue = nth(pick, self.live.queues.len()).map(|at| self.live.queues[at].id.0);
         let partition = nth(pick, self.live.partitions.len()).map(|at| {
             let partition = &self.live.partitions[at];
             (partition.id.0, partition.queue, partition.next.0, partition.dead_letters_of.is_some())
         });
         match kind {
-            0 | 1 => match self.live.queue_named(name).map(|queue| queue.id.0) {
-                Some(id) => self.queue(id, name, u32::try_from(number % 100).unwrap()),
-                None => self.queue(self.live.next_queue.0, name, 10),
+            0 | 1 => match self.live.queue_named(queue_name).map(|queue| queue.id.0) {
+                Some(id) => self.queue(id, queue_name, u32::try_from(number % 100).unwrap()),
+                None => self.queue(self.live.next_queue.0, queue_name, 10),
             },
             2 => {
                 if let Some(queue) = queue {
@@ -557,7 +558,7 @@ impl Bench {
                 }
             }
             16 | 17 => self.close(),
-            _ => self.slice(usize::try_from(number % 5 + 1).unwrap()),
+            _ => self.slice(usize::try_from(number % 4).unwrap()),
         }
     }
 
@@ -569,7 +570,7 @@ impl Bench {
             return;
         }
         let group = groups[other % groups.len()];
-        let lease = (number % 3 > 0).then(|| u128::from(number >> 8) % 4 + 1);
+        let lease = (!number.is_multiple_of(3)).then(|| u128::from(number >> 8) % 4 + 1);
         self.cursor(id, group.0, (number >> 16) % (next + 1), lease);
     }
 

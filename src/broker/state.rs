@@ -280,7 +280,6 @@ impl State {
             return Ok(());
         }
         if let Some(other) = self.queue_names.get(def.name)
-            && !self.catching_up
         {
             return Err(impossible(format!("queue {} takes the name of queue {other}", def.queue)));
         }
@@ -306,10 +305,7 @@ impl State {
 
     fn apply_queue_deleted(&mut self, id: QueueId) {
         let Some(queue) = self.queues.swap_remove(&id) else { return };
-        // While catching up, the name may have gone to a successor already.
-        if self.queue_names.get(&queue.name) == Some(&id) {
-            self.queue_names.remove(&queue.name);
-        }
+        self.queue_names.remove(&queue.name);
         let internal: Vec<PartitionId> =
             queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
         for partition in queue.partitions.values().copied().chain(internal) {
@@ -393,7 +389,6 @@ impl State {
         {
             return Err(impossible(format!("group {} takes the name of {other}", def.group)));
         }
-        let dead_letter_partition = self.groups.get(&def.group).and_then(|known| known.dead_letter_partition);
         self.groups.insert(
             def.group,
             Group {
@@ -402,7 +397,7 @@ impl State {
                 name,
                 start: def.start,
                 created: def.created,
-                dead_letter_partition,
+                dead_letter_partition: None,
             },
         );
         Ok(())

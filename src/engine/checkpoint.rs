@@ -10,8 +10,8 @@
 //! takes without complaint then is listed in `broker::snapshot`.
 //!
 //! Invariants:
-//! - A step of the storage thread takes `SLICE_RECORDS` at most; `CHUNKS_IN_FLIGHT` chunks and an open one are in
-//!   memory at most, whatever the size of the state.
+//! - A step of the storage thread takes one slice at most. `CHUNKS_IN_FLIGHT` times the chunks that one slice closes
+//!   (one, but for records with very long texts) and an open chunk are in memory at most, whatever the state.
 //! - The superblock names a checkpoint only when K2 is below the watermark, so a log that ends before K2 is damaged.
 //! - A checkpoint that fails in the middle leaves the older ones as they are.
 
@@ -29,6 +29,12 @@ use crate::types::{FileNumber, Seq, WallTime};
 /// Most records that one step of the storage thread takes: encoding one takes 100 to 200 ns, so about 100 µs, which is
 /// less than the sync of a commit on the fastest disks.
 const SLICE_RECORDS: usize = 512;
+
+/// A slice ends at so many bytes as well: a record with long texts is a copy of them, at some GiB per second.
+const SLICE_BYTES: usize = 256 << 10;
+
+/// Records between two looks at the bytes.
+const STRIDE: usize = 4;
 
 /// Most chunks that wait for maintenance; no slice is taken while so many do.
 const CHUNKS_IN_FLIGHT: usize = 4;
@@ -200,7 +206,15 @@ impl<R: Ring> Engine<R> {
             return Stage::Scanning(scanning);
         }
         let Scanning { cursor, encoder, .. } = &mut *scanning;
-        let done = machine.snapshot_slice(cursor, SLICE_RECORDS, &mut |delta| encoder.push(delta));
+        let full = encoder.bytes() + SLICE_BYTES;
+        let mut records = 0;
+        let done = loop {
+            let done = machine.snapshot_slice(cursor, STRIDE, &mut |delta| encoder.push(delta));
+            records += STRIDE;
+            if done || records >= SLICE_RECORDS || encoder.bytes() >= full {
+                break done;
+            }
+        };
         if let Some(bytes) = encoder.take_closed() {
             self.checkpointing.chunks_in_flight += 1;
             self.send_checkpoint(Job::CheckpointChunk { seq: scanning.info.seq, bytes });

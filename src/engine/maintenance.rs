@@ -145,6 +145,9 @@ impl<F: Fs> Maintenance<F> {
                 }
             }
             Job::Close { seq } => {
+                if let Some(unended) = self.writing.take() {
+                    unended.abandon(&self.fs);
+                }
                 let written = superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
                     block.clean_seq = seq;
                 });

@@ -148,6 +148,12 @@ impl Encoder {
         }
     }
 
+    /// Bytes of records and chunks that were not taken yet.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.out.len()
+    }
+
     /// The chunks that were closed since the last call, if any: the next bytes of the file behind its first block.
     pub fn take_closed(&mut self) -> Option<Vec<u8>> {
         if self.chunk == 0 {
