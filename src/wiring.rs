@@ -39,6 +39,7 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
             tail_cache_bytes: config.log.tail_cache_bytes,
             resident_index_bytes: config.log.resident_index_bytes,
             checkpoint_cursor_bytes: config.log.checkpoint_cursor_bytes,
+            checkpoint_message_bytes: config.log.checkpoint_message_bytes,
             prepared_files: config.log.spare_segments as usize,
             reserve_bytes: config.log.reserve_bytes,
         },

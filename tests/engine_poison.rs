@@ -78,6 +78,7 @@ fn the_first_failed_write_poisons_and_nothing_is_claimed_after_it() {
         tail_cache_bytes: 0,
         resident_index_bytes: 0,
         checkpoint_cursor_bytes: u64::MAX / 8,
+        checkpoint_message_bytes: u64::MAX / 8,
         prepared_files: 1,
         reserve_bytes: 0,
     };

@@ -5,6 +5,10 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "engine_recovery/checkpoints.rs"]
+mod checkpoints;
+
+use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,7 +21,7 @@ use comb::engine::EngineSettings;
 use comb::engine::commit::{Channels, Engine};
 use comb::engine::lookup::{Ask, LookupWorker, Lookups};
 use comb::engine::machine::Machine;
-use comb::engine::maintenance::Maintenance;
+use comb::engine::maintenance::{Job, Maintenance, Outcome};
 use comb::engine::recovery::{Recovered, RecoveryError, recover};
 use comb::engine::staging::{Bytesource, Room};
 use comb::format::delta::{Delta, PartitionDef, QueueDef};
@@ -27,7 +31,7 @@ use comb::format::id_hash;
 use comb::format::run::RunHeader;
 use comb::index::runs::Run;
 use comb::index::{Found, IdHit, Ids, Lookup};
-use comb::io::{AnyRing, Backend, Clock, DirectFile, Fs, OpenMode, OsFs, ReadAt, SyncMode, open_ring};
+use comb::io::{AnyRing, Backend, Clock, DirectFile, Fs, OpenMode, OsFs, ReadAt, SyncMode, Waker, open_ring};
 use comb::log::files::Layout;
 use comb::log::tail::Verdict;
 use comb::types::{
@@ -49,6 +53,7 @@ fn settings() -> EngineSettings {
         tail_cache_bytes: 256 << 10,
         resident_index_bytes: 0,
         checkpoint_cursor_bytes: u64::MAX / 8,
+        checkpoint_message_bytes: u64::MAX / 8,
         prepared_files: 1,
         reserve_bytes: 0,
     }
@@ -60,7 +65,36 @@ struct Driver {
     state: State,
     log: LogId,
     maintenance: Option<JoinHandle<()>>,
+    by_hand: Option<Hand>,
     now: u64,
+}
+
+/// Maintenance without a thread: files are prepared at once, what belongs to a checkpoint is done when a test says.
+struct Hand {
+    maintenance: Maintenance<OsFs>,
+    jobs: mpsc::Receiver<Job>,
+    outcomes: mpsc::Sender<Outcome<DirectFile>>,
+    held: VecDeque<Job>,
+}
+
+impl Hand {
+    /// Takes what was sent; prepares files.
+    fn receive(&mut self) {
+        for job in self.jobs.try_iter() {
+            match job {
+                Job::Prepare { .. } => self.outcomes.send(self.maintenance.work(job)).unwrap(),
+                held => self.held.push_back(held),
+            }
+        }
+    }
+
+    /// Does the next held job. Whether there was one.
+    fn work(&mut self) -> bool {
+        self.receive();
+        let Some(job) = self.held.pop_front() else { return false };
+        self.outcomes.send(self.maintenance.work(job)).unwrap();
+        true
+    }
 }
 
 fn try_recover(dir: &Path) -> Result<Recovered<State, DirectFile>, RecoveryError> {
@@ -81,6 +115,13 @@ impl Driver {
     }
 
     fn open_with(dir: &Path, settings: EngineSettings) -> Driver {
+        let (mut driver, waker) = Driver::assemble(dir, settings);
+        let Hand { maintenance, jobs, outcomes, .. } = driver.by_hand.take().unwrap();
+        driver.maintenance = Some(std::thread::spawn(move || maintenance.run(&jobs, &outcomes, &waker)));
+        driver
+    }
+
+    fn assemble(dir: &Path, settings: EngineSettings) -> (Driver, Waker) {
         let fs = OsFs::new(dir).unwrap();
         let layout = Layout::new(dir);
         let recovered = recover_with(dir, &settings).unwrap();
@@ -97,8 +138,8 @@ impl Driver {
             epoch: recovered.parts.epoch,
             superblock: recovered.superblock,
             checkpoints: recovered.checkpoints,
+            writing: None,
         };
-        let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
         let (asks, asked) = mpsc::channel();
         let (_, looked_up) = mpsc::channel();
         let lookups = Lookups::new(asks, looked_up);
@@ -106,14 +147,17 @@ impl Driver {
         let channels = Channels { jobs, outcomes: outcomes_receiver, lookups };
         let engine = Engine::new(ring, Clock::system(), settings, recovered.parts, channels);
         let now = recovered.machine.last_stamp.0 + 1;
-        Driver {
+        let by_hand = Some(Hand { maintenance, jobs: jobs_receiver, outcomes, held: VecDeque::new() });
+        let driver = Driver {
             dir: dir.to_owned(),
             engine,
             state: recovered.machine,
             log,
-            maintenance: Some(maintenance),
+            maintenance: None,
+            by_hand,
             now,
-        }
+        };
+        (driver, waker)
     }
 
     fn stage(&mut self, delta: &Delta<'_>) {
@@ -219,6 +263,9 @@ impl Driver {
         self.tend_index();
         while self.engine.watermark() < seq {
             self.engine.submit();
+            if let Some(hand) = &mut self.by_hand {
+                hand.receive();
+            }
             self.engine.poll(Some(Duration::from_millis(50)));
             assert!(self.engine.poison().is_none(), "{:?}", self.engine.poison());
         }
@@ -244,7 +291,9 @@ impl Driver {
     fn crash(self) -> Vec<String> {
         let Driver { engine, maintenance, state, log, dir, .. } = self;
         drop(engine);
-        maintenance.unwrap().join().unwrap();
+        if let Some(thread) = maintenance {
+            thread.join().unwrap();
+        }
         picture(&dir, log, &state)
     }
 

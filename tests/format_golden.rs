@@ -23,7 +23,7 @@ use comb::format::frame::{
 };
 use comb::format::run::{RUN_HEADER_BYTES, RunHeader, Runs};
 use comb::format::superblock::Superblock;
-use comb::format::{BLOCK_BYTES, FORMAT_VERSION, id_hash};
+use comb::format::{BLOCK_BYTES, DecodeError, FORMAT_VERSION, id_hash};
 use comb::types::{
     DeadLetterId, Epoch, FileNumber, GroupId, IdHash, LeaseId, LogId, LogTime, MessageId, Offset,
     PartitionId, QueueId, QueueOptions, Seq, WallTime,
@@ -417,6 +417,7 @@ fn superblock_slots() {
 fn whole_checkpoint() {
     let info = CheckpointInfo {
         seq: Seq(4_711),
+        until: Seq(4_720),
         log_time: LOGGED,
         last_stamp: CREATED,
         cursor_file: 7,
@@ -424,16 +425,26 @@ fn whole_checkpoint() {
         segment: FileNumber(42),
         segment_position: 12_288,
     };
-    let mut encoder = Encoder::new(LOG, Seq(4_711), Epoch(3));
+    let mut encoder = Encoder::new(LOG, Seq(4_711));
     for (_, delta) in deltas() {
         encoder.push(&delta);
     }
-    let bytes = golden("checkpoint", &encoder.finish(info));
-    let decoder = Decoder::new(&bytes, LOG, Seq(4_711)).unwrap();
+    let ending = encoder.finish(info, Epoch(3));
+    let bytes = golden("checkpoint", &[ending.header, ending.bytes].concat());
+    let read = |position: u64, length: usize| {
+        let position = usize::try_from(position).unwrap();
+        Ok::<_, DecodeError>(&bytes[position..position + length])
+    };
+    let mut decoder = Decoder::new(read, bytes.len() as u64, LOG, Seq(4_711)).unwrap();
     assert_eq!(decoder.info(), &info);
     assert_eq!(decoder.header().file_bytes, u64::try_from(bytes.len()).unwrap());
-    let decoded: Vec<_> = decoder.collect::<Result<_, _>>().unwrap();
-    assert_eq!(decoded, deltas().into_iter().map(|(_, delta)| delta).collect::<Vec<_>>());
+    let mut expected = deltas().into_iter().map(|(_, delta)| delta);
+    let compare = |delta: &Delta<'_>| {
+        assert_eq!(Some(delta), expected.next().as_ref());
+        Ok(())
+    };
+    decoder.for_each(compare).unwrap();
+    assert_eq!(expected.next(), None);
 }
 
 /// A segment of one commit and its seal, and the cursor file with the commit's other half and a noop.

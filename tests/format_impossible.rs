@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use comb::format::checkpoint::{CheckpointInfo, Decoder, Encoder};
+use comb::format::checkpoint::{CHUNK_BYTES_MAX, CheckpointInfo, Decoder, Encoder};
 use comb::format::delta::Delta;
 use comb::format::entry::Entry;
 use comb::format::file_header::{FileHeader, FileKind};
@@ -244,13 +244,14 @@ fn chunk(magic: &[u8; 4], index: u32, records: u32, contents: &[u8]) -> Vec<u8> 
 }
 
 fn footer(index: u32, seq: u64, records: u64) -> Vec<u8> {
-    chunk(b"CbEn", index, 0, &[seq, 1, 2, 3, records, 5, 4096].map(u64::to_le_bytes).concat())
+    chunk(b"CbEn", index, 0, &[seq, 1, 2, 3, records, 5, 4096, seq + 3].map(u64::to_le_bytes).concat())
 }
 
 /// Deltas counted, or why the file is refused, of a checkpoint made of these chunks.
 fn checkpoint(chunks: &[Vec<u8>], blocks: usize) -> Result<usize, DecodeError> {
     let info = CheckpointInfo {
         seq: SEQ,
+        until: SEQ,
         log_time: LogTime(1),
         last_stamp: WallTime(2),
         cursor_file: 3,
@@ -258,12 +259,23 @@ fn checkpoint(chunks: &[Vec<u8>], blocks: usize) -> Result<usize, DecodeError> {
         segment: FileNumber(5),
         segment_position: 4096,
     };
-    let empty = Encoder::new(LOG, SEQ, Epoch(1)).finish(info);
-    let mut header = FileHeader::decode_any(&empty).unwrap();
+    let empty = Encoder::new(LOG, SEQ).finish(info, Epoch(1));
+    let mut header = FileHeader::decode_any(&empty.header).unwrap();
     header.file_bytes = (blocks * BLOCK_BYTES) as u64;
     let mut file = [header.encode(), chunks.concat()].concat();
     file.resize(blocks * BLOCK_BYTES, 0);
-    Decoder::new(&file, LOG, SEQ).map(Iterator::count)
+    let read = |position: u64, length: usize| {
+        let position = usize::try_from(position).unwrap();
+        Ok::<_, DecodeError>(&file[position..position + length])
+    };
+    let mut decoder = Decoder::new(read, file.len() as u64, LOG, SEQ)?;
+    let mut deltas = 0;
+    let count = |_: &Delta<'_>| {
+        deltas += 1;
+        Ok(())
+    };
+    decoder.for_each(count)?;
+    Ok(deltas)
 }
 
 #[test]
@@ -281,10 +293,16 @@ fn checkpoints() {
     assert_eq!(refused(checkpoint(&[two(0, 2), footer(1, 8, 2)], 2)), "seq of the footer");
     assert_eq!(refused(checkpoint(&[two(0, 2), footer(1, 9, 2)], 3)), "bytes after the footer");
     assert_eq!(refused(checkpoint(&[footer(0, 9, 0), two(0, 2)], 2)), "padding");
-    let counted = chunk(b"CbEn", 0, 1, &[9, 1, 2, 3, 0, 5, 4096_u64].map(u64::to_le_bytes).concat());
+    let counted = chunk(b"CbEn", 0, 1, &[9, 1, 2, 3, 0, 5, 4096, 9_u64].map(u64::to_le_bytes).concat());
     assert_eq!(refused(checkpoint(&[counted], 2)), "records of the footer chunk");
-    let longer = chunk(b"CbEn", 0, 0, &[9, 1, 2, 3, 0, 5, 4096, 0_u64].map(u64::to_le_bytes).concat());
+    let longer = chunk(b"CbEn", 0, 0, &[9, 1, 2, 3, 0, 5, 4096, 9, 0_u64].map(u64::to_le_bytes).concat());
     assert_eq!(refused(checkpoint(&[longer], 2)), "number of bytes after the last field");
+    let back = chunk(b"CbEn", 0, 0, &[9, 1, 2, 3, 0, 5, 4096, 8_u64].map(u64::to_le_bytes).concat());
+    assert_eq!(refused(checkpoint(&[back], 2)), "until");
+    assert_eq!(refused(checkpoint(&[chunk(b"CbDl", 0, 0, &[]), footer(1, 9, 0)], 2)), "length");
+    let mut huge = two(0, 2);
+    huge[4..8].copy_from_slice(&u32::try_from(CHUNK_BYTES_MAX + 1).unwrap().to_le_bytes());
+    assert_eq!(refused(checkpoint(&[huge], 2)), "length", "refused before it is read");
     let unknown = chunk(b"CbDl", 0, 1, &[32, 0]);
     assert_eq!(refused(checkpoint(&[unknown, footer(1, 9, 1)], 2)), "kind, reserved for the ledger,");
     assert_eq!(checkpoint(&[two(0, 2)], 2), Err(DecodeError::Magic { what: "checkpoint chunk" }));

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 use comb::format::BLOCK_BYTES;
 use comb::format::DecodeError;
-use comb::format::checkpoint::{CHUNK_HEADER_BYTES, CheckpointInfo, Decoder, Encoder};
+use comb::format::checkpoint::{CHUNK_HEADER_BYTES, CHUNK_TARGET_BYTES, CheckpointInfo, Decoder, Encoder};
 use comb::format::delta::{Delta, Deltas, PartitionDef, RESERVED_KINDS};
 use comb::format::entry::{self, Entries, Entry, TRANSACTION_ID_MAX_BYTES};
 use comb::format::file_header::{FileHeader, FileKind};
@@ -32,6 +32,38 @@ use strategies::*;
 
 fn config(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+/// A whole file in memory.
+fn finish(encoder: Encoder, info: CheckpointInfo) -> Vec<u8> {
+    let ending = encoder.finish(info, Epoch(3));
+    [ending.header, ending.bytes].concat()
+}
+
+fn encoded<'a>(deltas: impl Iterator<Item = Delta<'a>>) -> Vec<Vec<u8>> {
+    deltas
+        .map(|delta| {
+            let mut out = Vec::new();
+            delta.encode(&mut out);
+            out
+        })
+        .collect()
+}
+
+/// Footer and records of a checkpoint file in memory; the records as their bytes.
+fn checkpoint(bytes: &[u8], log: LogId, seq: Seq) -> Result<(CheckpointInfo, Vec<Vec<u8>>), DecodeError> {
+    let read = |position: u64, length: usize| {
+        let position = usize::try_from(position).unwrap();
+        Ok::<_, DecodeError>(&bytes[position..position + length])
+    };
+    let mut decoder = Decoder::new(read, bytes.len() as u64, log, seq)?;
+    let mut deltas = Vec::new();
+    let keep = |delta: &Delta<'_>| {
+        deltas.extend(encoded(std::iter::once(delta.clone())));
+        Ok(())
+    };
+    decoder.for_each(keep)?;
+    Ok((*decoder.info(), deltas))
 }
 
 /// Feeds bytes to every decoder. What is accepted must be spelled as the encoder spells it.
@@ -86,8 +118,8 @@ fn feed_all(bytes: &[u8]) {
         assert_eq!(superblock.encode(), &bytes[..BLOCK_BYTES]);
     }
     let _ = Superblock::pick(bytes, bytes);
-    if let Ok(decoder) = Decoder::new(bytes, LogId(7), Seq(9)) {
-        let _ = decoder.count();
+    if let Ok((_, deltas)) = checkpoint(bytes, LogId(7), Seq(9)) {
+        assert!(deltas.len() <= bytes.len());
     }
 }
 
@@ -218,19 +250,19 @@ proptest! {
     #[test]
     fn checkpoints_come_back(list in vec(parts(), 0..12), info in info(), log in any::<u128>(), seq in number()) {
         let (log, seq) = (LogId(log), Seq(seq));
-        let mut encoder = Encoder::new(log, seq, Epoch(3));
+        let info = CheckpointInfo { until: info.until.max(seq), ..info };
+        let mut encoder = Encoder::new(log, seq);
         for parts in &list {
             encoder.push(&parts.delta());
         }
-        let bytes = encoder.finish(info);
+        let bytes = finish(encoder, info);
         prop_assert_eq!(bytes.len() % BLOCK_BYTES, 0);
-        let decoder = Decoder::new(&bytes, log, seq).unwrap();
+        let (decoded_info, decoded) = checkpoint(&bytes, log, seq).unwrap();
         let expected = CheckpointInfo { seq, records: list.len() as u64, ..info };
-        prop_assert_eq!(decoder.info(), &expected);
-        let decoded: Vec<_> = decoder.collect::<Result<_, _>>().unwrap();
-        prop_assert_eq!(decoded, list.iter().map(Parts::delta).collect::<Vec<_>>());
-        prop_assert!(Decoder::new(&bytes, LogId(log.0 ^ 1), seq).is_err(), "another log");
-        prop_assert!(Decoder::new(&bytes, log, Seq(seq.0 ^ 1)).is_err(), "another seq");
+        prop_assert_eq!(decoded_info, expected);
+        prop_assert_eq!(decoded, encoded(list.iter().map(Parts::delta)));
+        prop_assert!(checkpoint(&bytes, LogId(log.0 ^ 1), seq).is_err(), "another log");
+        prop_assert!(checkpoint(&bytes, log, Seq(seq.0 ^ 1)).is_err(), "another seq");
     }
 
     #[test]
@@ -306,13 +338,13 @@ proptest! {
     fn damaged_checkpoints_are_refused_or_unchanged(
         list in vec(parts(), 0..4), info in info(), damages in vec(damage(), 1..4),
     ) {
-        let mut encoder = Encoder::new(LogId(7), Seq(9), Epoch(3));
+        let mut encoder = Encoder::new(LogId(7), Seq(9));
         list.iter().for_each(|parts| encoder.push(&parts.delta()));
-        let whole = encoder.finish(info);
+        let whole = finish(encoder, info);
         let mut bytes = whole.clone();
         damages.iter().for_each(|damage| apply(damage, &mut bytes));
         feed_all(&bytes);
-        prop_assert_eq!(Decoder::new(&bytes, LogId(7), Seq(9)).is_ok(), bytes == whole);
+        prop_assert_eq!(checkpoint(&bytes, LogId(7), Seq(9)).is_ok(), bytes == whole);
     }
 }
 
@@ -393,11 +425,12 @@ fn no_single_bit_flips_unnoticed() {
     }
     .encode(&mut out);
     flip_every_bit(&out, |bytes| Entry::decode(bytes).is_err());
-    let mut encoder = Encoder::new(LogId(7), Seq(9), Epoch(3));
+    let mut encoder = Encoder::new(LogId(7), Seq(9));
     encoder.push(&Delta::QueueDeleted(QueueId(7)));
     encoder.push(&Delta::DeadLetterRemoved(DeadLetterId(7)));
     let info = CheckpointInfo {
         seq: Seq(9),
+        until: Seq(12),
         log_time: LogTime(1),
         last_stamp: WallTime(2),
         cursor_file: 3,
@@ -405,8 +438,8 @@ fn no_single_bit_flips_unnoticed() {
         segment: FileNumber(4),
         segment_position: 4096,
     };
-    let checkpoint = encoder.finish(info);
-    flip_every_bit(&checkpoint, |bytes| Decoder::new(bytes, LogId(7), Seq(9)).is_err());
+    let whole = finish(encoder, info);
+    flip_every_bit(&whole, |bytes| checkpoint(bytes, LogId(7), Seq(9)).is_err());
 }
 
 /// Rewrites the version of a block structure, crc32 included, as a later build would.
@@ -522,10 +555,11 @@ fn checkpoints_of_several_chunks() {
             created: WallTime(0),
         })
     };
-    let mut encoder = Encoder::new(LogId(7), Seq(9), Epoch(3));
+    let mut encoder = Encoder::new(LogId(7), Seq(9));
     (0..10_000).for_each(|number| encoder.push(&partition(number)));
     let info = CheckpointInfo {
         seq: Seq(9),
+        until: Seq(12),
         log_time: LogTime(1),
         last_stamp: WallTime(2),
         cursor_file: 3,
@@ -533,15 +567,25 @@ fn checkpoints_of_several_chunks() {
         segment: FileNumber(4),
         segment_position: 4096,
     };
-    let bytes = encoder.finish(info);
-    let decoder = Decoder::new(&bytes, LogId(7), Seq(9)).unwrap();
-    assert_eq!(decoder.info().records, 10_000);
-    let mut number = 0;
-    for delta in decoder {
-        assert_eq!(delta, Ok(partition(number)));
-        number += 1;
+    // Taken chunk by chunk or all at once: the same file.
+    let mut sliced = Encoder::new(LogId(7), Seq(9));
+    let mut taken = Vec::new();
+    let mut most = 0;
+    for number in 0..10_000 {
+        sliced.push(&partition(number));
+        if let Some(bytes) = sliced.take_closed() {
+            most = most.max(bytes.len());
+            taken.extend(bytes);
+        }
     }
-    assert_eq!(number, 10_000);
+    let ending = sliced.finish(info, Epoch(3));
+    let bytes = finish(encoder, info);
+    assert_eq!([ending.header, taken, ending.bytes].concat(), bytes);
+    assert_eq!(ending.file_bytes, bytes.len() as u64);
+    assert!(most > CHUNK_TARGET_BYTES && most < CHUNK_TARGET_BYTES + 1000, "{most}");
+    let (decoded_info, decoded) = checkpoint(&bytes, LogId(7), Seq(9)).unwrap();
+    assert_eq!(decoded_info.records, 10_000);
+    assert_eq!(decoded, encoded((0..10_000).map(partition)));
 
     // The footer gone, the first chunk gone, the first chunk twice.
     let length = u32::from_le_bytes(bytes[BLOCK_BYTES + 4..BLOCK_BYTES + 8].try_into().unwrap());
@@ -552,7 +596,7 @@ fn checkpoints_of_several_chunks() {
         header.file_bytes = size as u64;
         let mut file = [header.encode(), chunks].concat();
         file.resize(size, 0);
-        Decoder::new(&file, LogId(7), Seq(9)).map(|decoder| decoder.count())
+        checkpoint(&file, LogId(7), Seq(9)).map(|(_, deltas)| deltas.len())
     };
     assert_eq!(refit(bytes[BLOCK_BYTES..].to_vec()), Ok(10_000), "the tool of this test works");
     assert!(refit(bytes[first.clone()].to_vec()).is_err());

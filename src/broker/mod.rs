@@ -12,6 +12,7 @@ pub mod ack;
 pub mod command;
 pub mod core;
 mod dead_letters;
+mod graveyard;
 pub mod handle;
 pub mod journal;
 mod lease;
@@ -21,6 +22,7 @@ mod pop;
 pub mod push;
 mod queues;
 mod ready;
+mod snapshot;
 pub mod start;
 pub mod state;
 pub mod status;
@@ -31,3 +33,5 @@ pub mod transaction;
 mod command_tests;
 #[cfg(test)]
 mod delivery_tests;
+#[cfg(test)]
+mod snapshot_tests;

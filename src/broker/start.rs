@@ -181,6 +181,7 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         epoch,
         superblock: recovered.superblock,
         checkpoints: recovered.checkpoints,
+        writing: None,
     };
     let channels =
         Channels { jobs, outcomes: outcomes_receiver, lookups: Lookups::new(asks, looked_up_receiver) };

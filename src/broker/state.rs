@@ -10,10 +10,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{DefaultHashBuilder, HashMap};
+use indexmap::IndexMap;
 use smallvec::SmallVec;
 
-use crate::engine::machine::{Impossible, Machine};
+use super::graveyard::{Graveyard, Letters};
+use super::snapshot;
+use crate::engine::machine::{Impossible, Machine, SnapshotCursor};
 use crate::format::delta::{
     Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef, StartPolicy,
 };
@@ -26,6 +29,11 @@ use crate::types::{
     DeadLetterId, FileNumber, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId,
     QueueOptions, WallTime,
 };
+
+/// A table that a checkpoint can be taken of in slices while it changes. Entries have positions: a new one goes on
+/// top, and a removed one is replaced by the topmost. A walk downwards therefore meets every entry that was there
+/// from its begin to its end, perhaps twice. Removal is `swap_remove`, always.
+pub type Table<K, V> = IndexMap<K, V, DefaultHashBuilder>;
 
 /// A queue.
 #[derive(Debug)]
@@ -46,6 +54,8 @@ pub struct Queue {
     pub partitions: HashMap<Arc<str>, PartitionId>,
     /// Its groups by name.
     pub groups: HashMap<Arc<str>, GroupId>,
+    /// Keys of the dead letters of its partitions.
+    pub(super) letters: Letters,
 }
 
 /// A partition.
@@ -132,15 +142,15 @@ pub enum Touched {
 #[derive(Debug)]
 pub struct State {
     /// Queues.
-    pub queues: HashMap<QueueId, Queue>,
+    pub queues: Table<QueueId, Queue>,
     /// Queues by name.
     pub queue_names: HashMap<Arc<str>, QueueId>,
     /// Partitions.
-    pub partitions: HashMap<PartitionId, Partition>,
+    pub partitions: Table<PartitionId, Partition>,
     /// Groups.
-    pub groups: HashMap<GroupId, Group>,
+    pub groups: Table<GroupId, Group>,
     /// Cursors.
-    pub cursors: HashMap<(PartitionId, GroupId), CursorState>,
+    pub cursors: Table<(PartitionId, GroupId), CursorState>,
     /// Which cursors carry a lease, live or expired.
     pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
     /// Where messages are, and which transaction ids were seen.
@@ -161,16 +171,19 @@ pub struct State {
     pub last_stamp: WallTime,
     /// What changed since this was drained. Bounded by the records of one command.
     pub touched: Vec<Touched>,
+    /// Whether records of a checkpoint, or groups that its records may know of, are being applied.
+    catching_up: bool,
+    pub(super) graveyard: Graveyard,
 }
 
 impl Default for State {
     fn default() -> State {
         State {
-            queues: HashMap::new(),
+            queues: Table::default(),
             queue_names: HashMap::new(),
-            partitions: HashMap::new(),
-            groups: HashMap::new(),
-            cursors: HashMap::new(),
+            partitions: Table::default(),
+            groups: Table::default(),
+            cursors: Table::default(),
             leases: HashMap::new(),
             index: Index::default(),
             seeds: HashMap::new(),
@@ -182,6 +195,8 @@ impl Default for State {
             next_group: GroupId(1),
             last_stamp: WallTime(0),
             touched: Vec::new(),
+            catching_up: false,
+            graveyard: Graveyard::default(),
         }
     }
 }
@@ -275,6 +290,10 @@ impl State {
         self.note_stamp(def.created);
         self.next_queue = self.next_queue.max(QueueId(def.queue.0 + 1));
         if let Some(queue) = self.queues.get_mut(&def.queue) {
+            if self.catching_up {
+                // A predecessor or successor may have had the name since the checkpoint's record was applied.
+                self.queue_names.insert(Arc::clone(&queue.name), def.queue);
+            }
             def.namespace.clone_into(&mut queue.namespace);
             def.task.clone_into(&mut queue.task);
             queue.options = def.options.clone();
@@ -297,6 +316,7 @@ impl State {
                 options: def.options.clone(),
                 partitions: HashMap::new(),
                 groups: HashMap::new(),
+                letters: Letters::new(),
             },
         );
         self.touched.push(Touched::Queue(def.queue));
@@ -304,7 +324,7 @@ impl State {
     }
 
     fn apply_queue_deleted(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else { return };
+        let Some(queue) = self.queues.swap_remove(&id) else { return };
         self.queue_names.remove(&queue.name);
         let internal: Vec<PartitionId> =
             queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
@@ -312,46 +332,42 @@ impl State {
             for group in queue.groups.values() {
                 self.set_cursor(partition, *group, None);
             }
-            if let Some(partition) = self.partitions.remove(&partition) {
-                for span in partition.spans.iter() {
-                    self.index.died(span.segment, span.end.0 - span.base.max(partition.start).0);
-                }
-            }
+            // They may be many, each with spans: they are freed step by step.
+            self.graveyard.partitions.extend(self.partitions.swap_remove(&partition));
         }
         for group in queue.groups.values() {
-            self.groups.remove(group);
+            self.groups.swap_remove(group);
             self.touched.push(Touched::GroupGone(*group));
         }
         self.touched.push(Touched::Queue(id));
-        let gone: Vec<(WallTime, DeadLetterId)> = self
-            .dead_letters
-            .iter()
-            .filter(|(_, letter)| !self.partitions.contains_key(&letter.partition))
-            .map(|(key, _)| *key)
-            .collect();
-        for key in gone {
-            self.dead_letters.remove(&key);
-            self.dead_letter_times.remove(&key.1);
-        }
+        self.graveyard.letters.push(queue.letters);
     }
 
     fn apply_partition(&mut self, def: &PartitionDef<'_>) -> Result<(), Impossible> {
         self.note_stamp(def.created);
         self.note_stamp(def.last_created);
         self.next_partition = self.next_partition.max(PartitionId(def.partition.0 + 1));
-        if self.partitions.contains_key(&def.partition) {
+        if self.partitions.contains_key(&def.partition) && !self.catching_up {
             return Err(impossible(format!("partition {} is created twice", def.partition)));
         }
         let Some(queue) = self.queues.get_mut(&def.queue) else {
+            if self.catching_up {
+                return Ok(());
+            }
             return Err(impossible(format!("partition {} of unknown queue {}", def.partition, def.queue)));
         };
         let name: Arc<str> = def.name.into();
         if let Some(group) = def.dead_letters_of {
             let Some(group) = self.groups.get_mut(&group) else {
+                if self.catching_up {
+                    return Ok(());
+                }
                 return Err(impossible(format!("dead letters of unknown group {group}")));
             };
             group.dead_letter_partition = Some(def.partition);
-        } else if let Some(other) = queue.partitions.insert(Arc::clone(&name), def.partition) {
+        } else if let Some(other) = queue.partitions.insert(Arc::clone(&name), def.partition)
+            && !(self.catching_up && other == def.partition)
+        {
             return Err(impossible(format!("partition {} takes the name of {other}", def.partition)));
         }
         self.partitions.insert(
@@ -381,10 +397,15 @@ impl State {
         }
         self.next_group = self.next_group.max(GroupId(def.group.0 + 1));
         let Some(queue) = self.queues.get_mut(&def.queue) else {
+            if self.catching_up {
+                return Ok(());
+            }
             return Err(impossible(format!("group {} of unknown queue {}", def.group, def.queue)));
         };
         let name: Arc<str> = def.name.into();
-        if let Some(other) = queue.groups.insert(Arc::clone(&name), def.group) {
+        if let Some(other) = queue.groups.insert(Arc::clone(&name), def.group)
+            && !(self.catching_up && other == def.group)
+        {
             return Err(impossible(format!("group {} takes the name of {other}", def.group)));
         }
         self.groups.insert(
@@ -406,7 +427,7 @@ impl State {
         self.seeds.remove(&key);
         let old = match state {
             Some(state) => self.cursors.insert(key, state),
-            None => self.cursors.remove(&key),
+            None => self.cursors.swap_remove(&key),
         };
         let old_lease = old.and_then(|cursor| cursor.lease).map(|lease| lease.id);
         let new_lease = state.and_then(|cursor| cursor.lease).map(|lease| lease.id);
@@ -428,6 +449,9 @@ impl State {
 
     fn apply_cursor(&mut self, delta: &CursorDelta) -> Result<(), Impossible> {
         if !self.partitions.contains_key(&delta.partition) || !self.groups.contains_key(&delta.group) {
+            if self.catching_up {
+                return Ok(());
+            }
             return Err(impossible(format!(
                 "cursor of unknown partition {} or group {}",
                 delta.partition, delta.group
@@ -436,6 +460,7 @@ impl State {
         if let Some(old) = self.cursors.get(&(delta.partition, delta.group))
             && delta.state.next < old.next
             && delta.cause != Cause::Seek
+            && !self.catching_up
         {
             return Err(impossible(format!(
                 "cursor of partition {} and group {} moves back from {} to {}",
@@ -447,8 +472,23 @@ impl State {
         Ok(())
     }
 
-    fn apply_dead_letter(&mut self, def: &DeadLetterDef<'_>) {
+    fn apply_dead_letter(&mut self, def: &DeadLetterDef<'_>) -> Result<(), Impossible> {
         self.note_stamp(def.failed);
+        let queue = self
+            .partitions
+            .get(&def.partition)
+            .filter(|_| self.groups.contains_key(&def.group))
+            .and_then(|partition| self.queues.get_mut(&partition.queue));
+        let Some(queue) = queue else {
+            if self.catching_up {
+                return Ok(());
+            }
+            return Err(impossible(format!(
+                "dead letter of unknown partition {} or group {}",
+                def.partition, def.group
+            )));
+        };
+        queue.letters.insert((def.failed, def.id));
         let letter = DeadLetter {
             id: def.id,
             partition: def.partition,
@@ -463,6 +503,16 @@ impl State {
         };
         self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
+        Ok(())
+    }
+
+    fn remove_dead_letter(&mut self, id: DeadLetterId) {
+        let Some(time) = self.dead_letter_times.remove(&id) else { return };
+        let Some(letter) = self.dead_letters.remove(&(time, id)) else { return };
+        let partition = self.partitions.get(&letter.partition);
+        if let Some(queue) = partition.and_then(|partition| self.queues.get_mut(&partition.queue)) {
+            queue.letters.remove(&(time, id));
+        }
     }
 }
 
@@ -474,11 +524,9 @@ impl Machine for State {
             Delta::Partition(def) => self.apply_partition(def)?,
             Delta::Group(def) => self.apply_group(def)?,
             Delta::Cursor(delta) => self.apply_cursor(delta)?,
-            Delta::DeadLetter(def) => self.apply_dead_letter(def),
+            Delta::DeadLetter(def) => self.apply_dead_letter(def)?,
             Delta::DeadLetterRemoved(id) => {
-                if let Some(time) = self.dead_letter_times.remove(id) {
-                    self.dead_letters.remove(&(time, *id));
-                }
+                self.remove_dead_letter(*id);
             }
             Delta::NextIds { queue, partition, group } => {
                 self.next_queue = self.next_queue.max(*queue);
@@ -508,7 +556,7 @@ impl Machine for State {
             partition.last_created = run.created;
             partition.last_logged = run.logged;
             self.touched.push(Touched::Partition(run.partition));
-        } else if end > partition.next {
+        } else if end > partition.next || !self.catching_up {
             return Err(impossible(format!(
                 "run of partition {} at offset {} where {} comes next",
                 run.partition, run.base, partition.next
@@ -535,6 +583,7 @@ impl Machine for State {
 
     fn forget_notes(&mut self) {
         self.touched.clear();
+        self.free_some(usize::MAX); // recovery has nobody to wait for
     }
 
     fn verify(&self) -> Result<(), Impossible> {
@@ -549,66 +598,16 @@ impl Machine for State {
         Ok(())
     }
 
-    fn snapshot(&self, each: &mut dyn FnMut(&Delta<'_>)) {
-        each(&Delta::NextIds {
-            queue: self.next_queue,
-            partition: self.next_partition,
-            group: self.next_group,
-        });
-        for queue in self.queues.values() {
-            each(&Delta::Queue(QueueDef {
-                queue: queue.id,
-                name: &queue.name,
-                namespace: &queue.namespace,
-                task: &queue.task,
-                created: queue.created,
-                options: queue.options.clone(),
-            }));
-        }
-        for group in self.groups.values() {
-            each(&Delta::Group(GroupDef {
-                group: group.id,
-                queue: group.queue,
-                name: &group.name,
-                start: group.start,
-                conflating: false,
-                created: group.created,
-            }));
-        }
-        for partition in self.partitions.values() {
-            each(&Delta::Partition(PartitionDef {
-                partition: partition.id,
-                queue: partition.queue,
-                name: &partition.name,
-                dead_letters_of: partition.dead_letters_of,
-                next: partition.next,
-                start: partition.start,
-                last_created: partition.last_created,
-                last_logged: partition.last_logged,
-                created: partition.created,
-            }));
-        }
-        for ((partition, group), state) in &self.cursors {
-            each(&Delta::Cursor(CursorDelta {
-                partition: *partition,
-                group: *group,
-                cause: Cause::Checkpoint,
-                state: *state,
-            }));
-        }
-        for letter in self.dead_letters.values() {
-            each(&Delta::DeadLetter(DeadLetterDef {
-                id: letter.id,
-                partition: letter.partition,
-                group: letter.group,
-                offset: letter.offset,
-                copy_partition: letter.copy_partition,
-                copy_offset: letter.copy_offset,
-                retries_used: letter.retries_used,
-                error: &letter.error,
-                created: letter.created,
-                failed: letter.failed,
-            }));
-        }
+    fn set_catching_up(&mut self, catching_up: bool) {
+        self.catching_up = catching_up;
+    }
+
+    fn snapshot_slice(
+        &self,
+        cursor: &mut SnapshotCursor,
+        budget: usize,
+        each: &mut dyn FnMut(&Delta<'_>),
+    ) -> bool {
+        snapshot::slice(self, cursor, budget, each)
     }
 }

@@ -27,6 +27,9 @@ const LOAD_BYTES_MAX: u64 = 64 << 20;
 /// Commands taken between two looks at the disk.
 const COMMANDS_PER_STEP: usize = 4096;
 
+/// Things of deleted queues freed in a step: 50 to 100 ns each, so about 100 µs.
+const FREED_PER_STEP: usize = 1024;
+
 /// Longest wait of a step while the engine is being closed.
 const CLOSING_WAIT: Duration = Duration::from_millis(10);
 
@@ -145,6 +148,7 @@ impl<R: Ring> Storage<R> {
         // Behind `submit`: under steady load this is where the open group is empty every now and then.
         let last_stamp = self.core.state.last_stamp;
         self.core.journal.checkpoint(&self.core.state, last_stamp);
+        self.core.state.free_some(FREED_PER_STEP);
         self.publish();
         self.send_batch();
         self.report();
@@ -179,7 +183,7 @@ impl<R: Ring> Storage<R> {
         let can_go_on =
             (made_room && waits_for_room) || (!drained && self.blocked.is_empty() && engine.takes_more());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
-        if can_go_on {
+        if can_go_on || self.core.state.has_remains() {
             return Some(Duration::ZERO);
         }
         let due =

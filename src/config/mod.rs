@@ -208,6 +208,8 @@ pub struct Log {
     pub reserve_bytes: u64,
     /// Cursor bytes between two checkpoints.
     pub checkpoint_cursor_bytes: u64,
+    /// Message bytes between two checkpoints.
+    pub checkpoint_message_bytes: u64,
 }
 
 /// `[groups]`
@@ -294,6 +296,7 @@ impl Config {
                 resident_index_bytes: values.number("log.resident_index_bytes"),
                 reserve_bytes: values.number("log.reserve_bytes"),
                 checkpoint_cursor_bytes: values.number("log.checkpoint_cursor_bytes"),
+                checkpoint_message_bytes: values.number("log.checkpoint_message_bytes"),
             },
             groups: Groups {
                 default_subscription: match values.text("groups.default_subscription") {
@@ -428,6 +431,7 @@ impl Config {
             "log.resident_index_bytes" => log.resident_index_bytes.to_string(),
             "log.reserve_bytes" => log.reserve_bytes.to_string(),
             "log.checkpoint_cursor_bytes" => log.checkpoint_cursor_bytes.to_string(),
+            "log.checkpoint_message_bytes" => log.checkpoint_message_bytes.to_string(),
             "groups.default_subscription" => quoted(match self.groups.default_subscription {
                 Subscription::New => "new",
                 Subscription::All => "all",

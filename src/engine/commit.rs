@@ -16,12 +16,10 @@ use hashbrown::HashMap;
 
 use crate::cursor;
 use crate::engine::EngineSettings;
-use crate::engine::checkpoint;
+use crate::engine::checkpoint::Checkpointing;
 use crate::engine::lane::Lane;
 use crate::engine::lookup::{LookedUp, Lookups};
-use crate::engine::machine::Machine;
 use crate::engine::maintenance::{Job, Outcome};
-use crate::format::checkpoint::CheckpointInfo;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
 use crate::index::Lookup;
@@ -29,7 +27,7 @@ use crate::index::rows::SegmentRows;
 use crate::io::{AlignedBuf, Clock, Completion, Ring};
 use crate::log::appender::{Frame, Stamp, empty_body};
 use crate::log::cache::TailCache;
-use crate::types::{Epoch, FileNumber, LogId, LogTime, Seq, WallTime};
+use crate::types::{Epoch, FileNumber, LogId, LogTime, Seq};
 
 /// A cursor frame takes no more records once its body has so many bytes.
 pub(super) const CURSOR_GROUP_BYTES: u64 = 1 << 20;
@@ -91,8 +89,12 @@ pub struct Parts<File> {
     pub cursors: Lane<File>,
     /// Every segment, for reads.
     pub readers: HashMap<FileNumber, Arc<File>>,
+    /// The newest checkpoint; 0 for none.
+    pub checkpoint: Seq,
     /// Bytes of cursor frames since the newest checkpoint.
     pub cursor_bytes: u64,
+    /// Bytes of message frames since the newest checkpoint.
+    pub message_bytes: u64,
     /// Segments in front of the active one that have no index file.
     pub unindexed: Vec<FileNumber>,
 }
@@ -113,10 +115,10 @@ pub struct Engine<R: Ring> {
     pub(super) ring: R,
     clock: Clock,
     pub(super) settings: EngineSettings,
-    log: LogId,
+    pub(super) log: LogId,
     epoch: Epoch,
     pub(super) segments: Lane<R::File>,
-    cursors: Lane<R::File>,
+    pub(super) cursors: Lane<R::File>,
     pub(super) readers: HashMap<FileNumber, Arc<R::File>>,
     pub(super) tail: TailCache,
     pub(super) open: Group,
@@ -128,14 +130,11 @@ pub struct Engine<R: Ring> {
     log_time_base: u64,
     boot_base: u64,
     active_at_us: u64,
-    jobs: mpsc::Sender<Job>,
+    pub(super) jobs: mpsc::Sender<Job>,
     outcomes: mpsc::Receiver<Outcome<R::File>>,
     prepare_again_at_us: u64,
     pub(super) full_free_bytes: Option<u64>,
-    cursor_bytes: u64,
-    checkpoint_bytes: u64,
-    pending_checkpoint: Option<(Seq, Vec<u8>, FileNumber)>,
-    checkpoint_running: bool,
+    pub(super) checkpointing: Checkpointing,
     close_sent: bool,
     closed: bool,
     pub(super) loads: HashMap<u64, u64>,
@@ -184,10 +183,7 @@ impl<R: Ring> Engine<R> {
             outcomes: channels.outcomes,
             prepare_again_at_us: 0,
             full_free_bytes: None,
-            cursor_bytes: parts.cursor_bytes,
-            checkpoint_bytes: 0,
-            pending_checkpoint: None,
-            checkpoint_running: false,
+            checkpointing: Checkpointing::new(parts.checkpoint, parts.cursor_bytes, parts.message_bytes),
             close_sent: false,
             closed: false,
             loads: HashMap::new(),
@@ -334,6 +330,7 @@ impl<R: Ring> Engine<R> {
         let ticket = self.begin_flight(seq, files);
         let messages = group.messages.take().map(|data| {
             let frame = self.segments.active.frame(FrameKind::Commit, seq, group.runs, stamp, data);
+            self.checkpointing.message_bytes += frame.data.len() as u64;
             let segment = self.segments.active.number();
             self.tail.insert(segment, frame.position, &frame.data);
             let file = Arc::clone(self.segments.active.slot(slot));
@@ -348,7 +345,7 @@ impl<R: Ring> Engine<R> {
         let mut data = empty_body();
         cursor::write_body(&mut data, messages.as_ref(), &group.deltas);
         let frame = self.cursors.active.frame(FrameKind::Commit, seq, group.records, stamp, data);
-        self.cursor_bytes += frame.data.len() as u64;
+        self.checkpointing.cursor_bytes += frame.data.len() as u64;
         let file = Arc::clone(self.cursors.active.slot(slot));
         self.write(&file, &frame, ticket);
         // The buffer of records is used again.
@@ -481,13 +478,14 @@ impl<R: Ring> Engine<R> {
                 Outcome::NotIndexed { segment, error } => {
                     tracing::warn!("cannot write the index of segment {segment}, it stays in memory: {error}")
                 }
+                Outcome::CheckpointBegun(result) => self.checkpointing.begun(result),
+                Outcome::ChunkTaken(result) => self.checkpointing.chunk_taken(result),
                 Outcome::Checkpointed(seq) => {
                     tracing::info!(seq = seq.0, "checkpoint written");
-                    self.checkpoint_running = false;
+                    self.checkpointing.ended(seq);
                 }
                 Outcome::NotCheckpointed(error) => {
-                    tracing::error!("cannot write a checkpoint, the older one still counts: {error}");
-                    self.checkpoint_running = false;
+                    self.checkpointing.failed(&error);
                 }
                 Outcome::SuperblockFailed(error) => self.poisoned(format!("superblock: {error}")),
                 Outcome::Closed => self.closed = true,
@@ -495,43 +493,18 @@ impl<R: Ring> Engine<R> {
         }
     }
 
-    /// Takes a checkpoint if one is due: the state as of the last submitted group, while nothing else is staged.
-    pub fn checkpoint<M: Machine>(&mut self, machine: &M, last_stamp: WallTime) {
-        let due = self.settings.checkpoint_cursor_bytes.max(4 * self.checkpoint_bytes);
+    /// Whether nothing is open, and what is submitted says where a checkpoint's replay goes on.
+    pub(super) fn can_begin_checkpoint(&self) -> bool {
         // A noop of the same seq may still be in flight; the checkpoint would promise its place in the segment.
-        let is_settled = self.flights.is_empty() || self.submitted > self.watermark;
-        if self.open.is_empty()
-            && is_settled
-            && self.cursor_bytes > due
-            && !self.checkpoint_running
-            && self.pending_checkpoint.is_none()
-        {
-            let seq = self.submitted;
-            let info = CheckpointInfo {
-                seq,
-                log_time: self.log_time(),
-                last_stamp,
-                cursor_file: self.cursors.active.number().0,
-                segment: self.segments.active.number(),
-                segment_position: self.segments.active.position(),
-                records: 0,
-            };
-            let bytes = checkpoint::encode(machine, self.log, self.epoch, info);
-            self.checkpoint_bytes = bytes.len() as u64;
-            self.cursor_bytes = 0;
-            self.pending_checkpoint = Some((seq, bytes, self.cursors.active.number()));
-        }
-        // It is named only when the watermark covers it.
-        if let Some((seq, bytes, cursor_file)) =
-            self.pending_checkpoint.take_if(|(seq, ..)| *seq <= self.watermark)
-        {
-            self.checkpoint_running = self.jobs.send(Job::Checkpoint { seq, bytes, cursor_file }).is_ok();
-        }
+        self.open.is_empty() && (self.flights.is_empty() || self.submitted > self.watermark)
     }
 
     /// How long `poll` may wait when nothing else is to be done.
     #[must_use]
     pub fn idle_timeout(&self) -> Option<Duration> {
+        if self.checkpointing.can_go_on() {
+            return Some(Duration::ZERO);
+        }
         let now = self.clock.boot_us();
         let noop = (self.flights.is_empty() && self.open.is_empty() && self.noop_at < self.submitted)
             .then_some(())

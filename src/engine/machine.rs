@@ -6,7 +6,7 @@ use crate::format::delta::Delta;
 use crate::format::index::SpanRow;
 use crate::format::run::RunHeader;
 use crate::index::runs::Place;
-use crate::types::{FileNumber, IdHash, LogTime, MessageId};
+use crate::types::{DeadLetterId, FileNumber, IdHash, LogTime, MessageId, WallTime};
 
 /// A record that no writer writes: a bug or tampering. Recovery refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -49,6 +49,38 @@ pub trait Machine {
     /// Messages are missing.
     fn verify(&self) -> Result<(), Impossible>;
 
+    /// Recovery only: whether what is applied may be about things that the state knows from later, or not at all,
+    /// because a checkpoint's records were taken while groups went on (`engine::checkpoint`). A state that nobody
+    /// told otherwise is not catching up.
+    fn set_catching_up(&mut self, catching_up: bool);
+
+    /// Hands out records of this state, runs excepted, from where `cursor` stands, at most `budget` of them, and moves
+    /// it. Whether that was the last of them.
+    ///
+    /// The state may change between two calls. Everything that is there from the first call to the last is handed out,
+    /// once at least, as it is at that moment; what comes or goes meanwhile may be or not. Applied in order to an empty
+    /// state that is catching up, and with everything applied behind them that was applied here since the first call,
+    /// the records rebuild this state.
+    fn snapshot_slice(
+        &self,
+        cursor: &mut SnapshotCursor,
+        budget: usize,
+        each: &mut dyn FnMut(&Delta<'_>),
+    ) -> bool;
+
     /// Hands out records that rebuild this state when they are applied to an empty one, runs excepted.
-    fn snapshot(&self, each: &mut dyn FnMut(&Delta<'_>));
+    fn snapshot(&self, each: &mut dyn FnMut(&Delta<'_>)) {
+        self.snapshot_slice(&mut SnapshotCursor::default(), usize::MAX, each);
+    }
+}
+
+/// Where a snapshot stands. What the parts mean is the machine's business.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotCursor {
+    /// Which of its tables.
+    pub table: u8,
+    /// In a table that is walked downwards: what lies below this position is yet to come. Unset: all of it.
+    pub below: Option<usize>,
+    /// In the table of dead letters: what lies above this key is yet to come. Unset: all of it.
+    pub after: Option<(WallTime, DeadLetterId)>,
 }

@@ -7,13 +7,15 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use crate::engine::EngineSettings;
+use crate::engine::checkpoint::Writing;
 use crate::engine::index_file;
 use crate::engine::lane::Prepared;
 use crate::engine::superblock;
+use crate::format::checkpoint::Ending;
 use crate::format::file_header::FileKind;
 use crate::format::superblock::Superblock;
 use crate::index::rows::SegmentRows;
-use crate::io::{AlignedBuf, Fs, FsFile, OpenMode, Waker};
+use crate::io::{Fs, Waker};
 use crate::log::files::{Layout, prepare};
 use crate::types::{Epoch, FileNumber, LogId, Seq};
 
@@ -29,12 +31,24 @@ pub enum Job {
         /// Highest seq staged.
         after: Seq,
     },
-    /// Write a checkpoint, name it in the superblock, drop what the kept ones make superfluous.
-    Checkpoint {
-        /// The state is as of this seq, and the watermark covers it.
+    /// Begin a checkpoint file under a temporary name; one that was not ended is dropped.
+    CheckpointBegin {
+        /// Replay goes on behind it.
         seq: Seq,
-        /// The whole file.
+    },
+    /// Append to it.
+    CheckpointChunk {
+        /// Which.
+        seq: Seq,
+        /// The next bytes.
         bytes: Vec<u8>,
+    },
+    /// Give it its end and its name, name it in the superblock, drop what the kept ones make superfluous.
+    CheckpointEnd {
+        /// Which; the watermark covers everything that is in it.
+        seq: Seq,
+        /// The last bytes.
+        ending: Box<Ending>,
         /// First cursor file that replay needs from it on.
         cursor_file: FileNumber,
     },
@@ -75,6 +89,10 @@ pub enum Outcome<File> {
         /// Why.
         error: io::Error,
     },
+    /// The file of a checkpoint was begun, or it is abandoned.
+    CheckpointBegun(io::Result<()>),
+    /// A chunk was appended, or the checkpoint is abandoned.
+    ChunkTaken(io::Result<()>),
     /// A checkpoint is durable and named.
     Checkpointed(Seq),
     /// A checkpoint could not be written; the older ones still count.
@@ -101,6 +119,8 @@ pub struct Maintenance<F: Fs> {
     pub superblock: (Superblock, usize),
     /// First cursor file that each kept checkpoint needs: (seq, file), older first.
     pub checkpoints: Vec<(Seq, FileNumber)>,
+    /// The checkpoint that is being written; none at first.
+    pub writing: Option<Writing<F::File>>,
 }
 
 impl<F: Fs> Maintenance<F> {
@@ -134,10 +154,14 @@ impl<F: Fs> Maintenance<F> {
                     Outcome::NotPrepared { kind, error, free_bytes }
                 }
             },
-            Job::Checkpoint { seq, bytes, cursor_file } => match self.checkpoint(seq, bytes, cursor_file) {
-                Ok(()) => Outcome::Checkpointed(seq),
-                Err(error) => Outcome::NotCheckpointed(error),
-            },
+            Job::CheckpointBegin { seq } => Outcome::CheckpointBegun(self.begin_checkpoint(seq)),
+            Job::CheckpointChunk { seq, bytes } => Outcome::ChunkTaken(self.append(seq, &bytes)),
+            Job::CheckpointEnd { seq, ending, cursor_file } => {
+                match self.end_checkpoint(seq, &ending, cursor_file) {
+                    Ok(()) => Outcome::Checkpointed(seq),
+                    Err(error) => Outcome::NotCheckpointed(error),
+                }
+            }
             Job::Index { segment, rows } => {
                 match index_file::write(&self.fs, &self.layout, self.log, segment, &rows) {
                     Ok(()) => Outcome::Indexed(segment),
@@ -145,6 +169,9 @@ impl<F: Fs> Maintenance<F> {
                 }
             }
             Job::Close { seq } => {
+                if let Some(unended) = self.writing.take() {
+                    unended.abandon(&self.fs);
+                }
                 let written = superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {
                     block.clean_seq = seq;
                 });
@@ -182,27 +209,32 @@ impl<F: Fs> Maintenance<F> {
         Prepared::open(&self.fs, &self.layout, &header, None)
     }
 
-    fn checkpoint(&mut self, seq: Seq, bytes: Vec<u8>, cursor_file: FileNumber) -> io::Result<()> {
-        let path = self.layout.checkpoint(seq);
-        let temporary = self.layout.spare_dir().join(format!("{:016}.ckpt.tmp", seq.0));
-        match self.fs.remove(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+    fn begin_checkpoint(&mut self, seq: Seq) -> io::Result<()> {
+        if let Some(older) = self.writing.take() {
+            older.abandon(&self.fs);
         }
-        {
-            let file = self.fs.open(&temporary, OpenMode::Create)?;
-            let mut position = 0;
-            for chunk in bytes.chunks(1 << 20) {
-                let mut data = AlignedBuf::with_capacity(chunk.len());
-                data.extend_from_slice(chunk);
-                data.pad_to_block();
-                file.write_at(position, &data)?;
-                position += data.len() as u64;
+        self.writing = Some(Writing::begin(&self.fs, &self.layout, seq)?);
+        Ok(())
+    }
+
+    /// Chunks of a checkpoint that was abandoned are passed over.
+    fn append(&mut self, seq: Seq, bytes: &[u8]) -> io::Result<()> {
+        let Some(mut writing) = self.writing.take_if(|writing| writing.seq == seq) else { return Ok(()) };
+        match writing.append(bytes) {
+            Ok(()) => self.writing = Some(writing),
+            Err(error) => {
+                writing.abandon(&self.fs);
+                return Err(error);
             }
-            file.sync_data()?;
         }
-        self.fs.rename(&temporary, &path)?;
-        self.fs.sync_dir(&self.layout.dir(FileKind::Checkpoint))?;
+        Ok(())
+    }
+
+    fn end_checkpoint(&mut self, seq: Seq, ending: &Ending, cursor_file: FileNumber) -> io::Result<()> {
+        let Some(writing) = self.writing.take_if(|writing| writing.seq == seq) else {
+            return Err(io::Error::other("it was abandoned before its end"));
+        };
+        writing.end(&self.fs, &self.layout, ending)?;
         // The one before is the last that is known to be whole: a damaged one is not kept by name.
         let previous = self.checkpoints.last().map_or(Seq(0), |(seq, _)| *seq);
         superblock::write(&self.fs, &self.layout, &mut self.superblock, |block| {

@@ -46,6 +46,8 @@ pub struct EngineSettings {
     pub resident_index_bytes: u64,
     /// Bytes of cursor frames after which a checkpoint is due.
     pub checkpoint_cursor_bytes: u64,
+    /// Bytes of message frames after which one is due: a start reads all of them.
+    pub checkpoint_message_bytes: u64,
     /// Files of each kind that are prepared ahead, at least 1.
     pub prepared_files: usize,
     /// Bytes that must stay free on the file system; below, no segment is prepared and pushes are refused.

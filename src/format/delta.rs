@@ -399,20 +399,6 @@ fn unknown_kind(kind: u8) -> DecodeError {
     DecodeError::Field { what: WHAT, field: reserved.map_or("kind", |(_, name)| name), got: u64::from(kind) }
 }
 
-/// Counts records by their kinds and lengths, without reading their fields.
-///
-/// # Errors
-/// When a kind is not known or a length passes the end.
-pub(super) fn count(bytes: &[u8]) -> Result<u64, DecodeError> {
-    let mut reader = Reader::new(WHAT, bytes);
-    let mut records = 0;
-    while !reader.rest().is_empty() {
-        take_record(&mut reader)?;
-        records += 1;
-    }
-    Ok(records)
-}
-
 /// Start policy `From`.
 const GROUP_FROM: u8 = 1;
 /// Last-value delivery.

@@ -273,10 +273,10 @@ pub(crate) fn encode_deltas(list: &[Parts]) -> Vec<u8> {
 }
 
 prop_compose! {
-    pub(crate) fn info()(n in vec(number(), 7)) -> CheckpointInfo {
+    pub(crate) fn info()(n in vec(number(), 8)) -> CheckpointInfo {
         CheckpointInfo {
             seq: Seq(n[0]), log_time: LogTime(n[1]), last_stamp: WallTime(n[2]), cursor_file: n[3], records: n[4],
-            segment: FileNumber(n[5]), segment_position: n[6],
+            segment: FileNumber(n[5]), segment_position: n[6], until: Seq(n[7].max(9)),
         }
     }
 }

@@ -184,6 +184,8 @@ fn delete_says_whether_it_existed_and_a_new_queue_of_that_name_starts_empty() {
     assert!(delete(&mut bench, "q"));
     bench.core.journal.inner.fit = None;
     assert!(!delete(&mut bench, "q"));
+    assert_eq!(bench.all_letters().total, 0, "gone, freed or not");
+    while bench.core.state.free_some(1) {}
     let state = &bench.core.state;
     assert!(state.queues.is_empty() && state.partitions.is_empty() && state.groups.is_empty());
     assert!(state.cursors.is_empty() && state.leases.is_empty() && state.dead_letters.is_empty());

@@ -115,3 +115,14 @@ pub(super) enum ImpossibleRun {
     #[error("a run of {want} messages holds {got}")]
     Count { got: usize, want: u32 },
 }
+
+/// Why a checkpoint cannot be used.
+#[derive(Debug, Error)]
+pub(super) enum LoadError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Decode(#[from] DecodeError),
+    #[error("{0}")]
+    Impossible(#[from] Impossible),
+}

@@ -33,8 +33,8 @@ use crate::log::appender::Resume;
 use crate::log::files::Layout;
 use crate::log::tail::Verdict;
 use crate::log::walk::{Found, Walk};
-use error::ImpossibleRun;
 pub use error::RecoveryError;
+use error::{ImpossibleRun, LoadError};
 
 use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
 
@@ -89,6 +89,7 @@ pub fn recover<M: Machine + Default, F: Fs>(
     recovery.restore_checkpoint()?;
     recovery.index_segments()?;
     recovery.replay()?;
+    recovery.check_caught_up()?;
     recovery
         .machine
         .verify()
@@ -157,6 +158,7 @@ struct Recovery<'a, M, F: Fs> {
     segment_end: Option<(usize, Resume)>,
     cursor_end: Option<(usize, Resume)>,
     cursor_bytes: u64,
+    message_bytes: u64,
     read_bytes: u64,
     all_bytes: u64,
     ids: Vec<(IdHash, MessageId)>,
@@ -194,6 +196,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             segment_end: None,
             cursor_end: None,
             cursor_bytes: 0,
+            message_bytes: 0,
             read_bytes: 0,
             all_bytes: 0,
             ids: Vec::new(),
@@ -276,13 +279,14 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                         self.last_seq = seq;
                         self.log_time = info.log_time;
                         self.report.checkpoint = seq;
+                        self.vouched = self.vouched.max(info.until);
                         self.checkpoint = Some(info);
                     }
                     self.checkpoints.insert(0, (seq, FileNumber(info.cursor_file)));
                 }
                 Err(error) => {
                     tracing::error!("checkpoint {} cannot be used: {error}", path.display());
-                    failure.get_or_insert(RecoveryError::Checkpoint { path, error });
+                    failure.get_or_insert(RecoveryError::Checkpoint { path, error: error.to_string() });
                 }
             }
         }
@@ -292,23 +296,52 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         }
     }
 
-    /// Reads a checkpoint; its records are applied if none was before.
-    fn load_checkpoint(&mut self, path: &Path, seq: Seq) -> Result<CheckpointInfo, String> {
-        let file = self.fs.open(path, OpenMode::Read).map_err(|error| error.to_string())?;
-        let bytes = file.bytes().map_err(|error| error.to_string())?;
-        let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
-        let data = file.read_at(0, bytes).map_err(|error| error.to_string())?;
-        let decoder = Decoder::new(&data, self.superblock.0.log, seq).map_err(|error| error.to_string())?;
+    /// Verifies a checkpoint as a whole, chunk by chunk; then its records are applied if no other one's were.
+    fn load_checkpoint(&mut self, path: &Path, seq: Seq) -> Result<CheckpointInfo, LoadError> {
+        let file = self.fs.open(path, OpenMode::Read)?;
+        let read = |position, bytes| file.read_at(position, bytes).map_err(LoadError::from);
+        let mut decoder = Decoder::new(read, file.bytes()?, self.superblock.0.log, seq)?;
         let info = *decoder.info();
         if self.checkpoint.is_none() {
             let mut machine = M::default();
-            for delta in decoder {
-                let delta = delta.map_err(|error| error.to_string())?;
-                machine.apply(&delta).map_err(|error| error.to_string())?;
-            }
+            // Its records are of different moments; replay of the groups up to `until` makes them one state.
+            machine.set_catching_up(true);
+            decoder.for_each(|delta| {
+                machine.apply(delta)?;
+                machine.forget_notes();
+                Ok(())
+            })?;
             self.machine = machine;
         }
         Ok(info)
+    }
+
+    /// The strict checks hold again once every group is in that a checkpoint's records may know of.
+    fn end_catching_up(&mut self) {
+        if self.checkpoint.is_none_or(|info| self.last_seq >= info.until) {
+            self.machine.set_catching_up(false);
+        }
+    }
+
+    /// A checkpoint is named only when everything in it is durable, so a log that ends before is damaged. Its records
+    /// are then of no use: they do not add up to any state.
+    fn check_caught_up(&self) -> Result<(), RecoveryError> {
+        let Some(info) = self.checkpoint.filter(|info| self.last_seq < info.until) else { return Ok(()) };
+        let at = self
+            .cursor_end
+            .and_then(|(at, resume)| Some((self.cursors.get(at)?.path.clone(), resume.position)));
+        let (path, position) =
+            at.unwrap_or_else(|| (self.layout.path(FileKind::Cursor, FileNumber(info.cursor_file)), 0));
+        Err(RecoveryError::Refused {
+            path,
+            position,
+            seq: self.last_seq.next(),
+            verdict: Verdict::Corruption,
+            detail: format!(
+                "the log ends at seq {}, and the checkpoint at seq {} holds what groups up to seq {} changed",
+                self.last_seq, info.seq, info.until
+            ),
+        })
     }
 
     fn count(&mut self, bytes: u64) {
@@ -445,6 +478,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
 
     /// Replays cursor frames until one group is not whole.
     fn replay(&mut self) -> Result<(), RecoveryError> {
+        self.end_catching_up();
         let first = self.checkpoint.map_or(FileNumber(1), |info| FileNumber(info.cursor_file));
         let Some(at) = self.cursors.iter().position(|open| open.number == first) else {
             if self.cursors.is_empty() {
@@ -544,12 +578,14 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         }
         if let Some((path, segment, messages)) = messages {
             self.count(messages.body.len() as u64);
+            self.message_bytes += messages.header.frame_bytes();
             self.apply_runs(&path, segment, &messages)?;
             self.segment_end =
                 self.segments.get(self.segment_at).map(|open| (self.segment_at, open.walk.resume()));
         }
         self.machine.forget_notes();
         self.last_seq = seq;
+        self.end_catching_up();
         self.cursor_bytes += found.header.frame_bytes();
         self.report.groups += 1;
         Ok(true)
