@@ -14,7 +14,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
-use super::graveyard::{Graveyard, Letters};
+use super::graveyard::{Grave, Letters};
 use super::snapshot;
 use crate::engine::machine::{Impossible, Machine, SnapshotCursor};
 use crate::format::delta::{
@@ -145,11 +145,11 @@ pub struct State {
     pub queues: Table<QueueId, Queue>,
     /// Queues by name.
     pub queue_names: HashMap<Arc<str>, QueueId>,
-    /// Partitions.
+    /// Partitions; for a while also those of deleted queues, which `queues` does not know any more.
     pub partitions: Table<PartitionId, Partition>,
     /// Groups.
     pub groups: Table<GroupId, Group>,
-    /// Cursors.
+    /// Cursors; for a while also those of deleted queues, whose groups are in no table any more.
     pub cursors: Table<(PartitionId, GroupId), CursorState>,
     /// Which cursors carry a lease, live or expired.
     pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
@@ -173,7 +173,8 @@ pub struct State {
     pub touched: Vec<Touched>,
     /// Whether records of a checkpoint, or groups that its records may know of, are being applied.
     catching_up: bool,
-    pub(super) graveyard: Graveyard,
+    /// What deleted queues left.
+    pub(super) graveyard: Vec<Grave>,
 }
 
 impl Default for State {
@@ -196,7 +197,7 @@ impl Default for State {
             last_stamp: WallTime(0),
             touched: Vec::new(),
             catching_up: false,
-            graveyard: Graveyard::default(),
+            graveyard: Vec::new(),
         }
     }
 }
@@ -300,7 +301,9 @@ impl State {
             self.touched.push(Touched::Queue(def.queue));
             return Ok(());
         }
-        if let Some(other) = self.queue_names.get(def.name) {
+        if let Some(other) = self.queue_names.get(def.name)
+            && !self.catching_up
+        {
             return Err(impossible(format!("queue {} takes the name of queue {other}", def.queue)));
         }
         let name: Arc<str> = def.name.into();
@@ -326,21 +329,15 @@ impl State {
     fn apply_queue_deleted(&mut self, id: QueueId) {
         let Some(queue) = self.queues.swap_remove(&id) else { return };
         self.queue_names.remove(&queue.name);
-        let internal: Vec<PartitionId> =
-            queue.groups.values().filter_map(|group| self.groups.get(group)?.dead_letter_partition).collect();
-        for partition in queue.partitions.values().copied().chain(internal) {
-            for group in queue.groups.values() {
-                self.set_cursor(partition, *group, None);
-            }
-            // They may be many, each with spans: they are freed step by step.
-            self.graveyard.partitions.extend(self.partitions.swap_remove(&partition));
-        }
-        for group in queue.groups.values() {
-            self.groups.swap_remove(group);
+        let groups: Vec<GroupId> = queue.groups.into_values().collect();
+        let mut internal = Vec::new();
+        for group in &groups {
+            internal.extend(self.groups.swap_remove(group).and_then(|known| known.dead_letter_partition));
             self.touched.push(Touched::GroupGone(*group));
         }
         self.touched.push(Touched::Queue(id));
-        self.graveyard.letters.push(queue.letters);
+        let (partitions, letters) = (queue.partitions.into_iter(), queue.letters);
+        self.graveyard.push(Grave { partitions, internal, groups, letters, open: None });
     }
 
     fn apply_partition(&mut self, def: &PartitionDef<'_>) -> Result<(), Impossible> {
@@ -422,7 +419,7 @@ impl State {
         Ok(())
     }
 
-    fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
+    pub(super) fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
         let key = (partition, group);
         self.seeds.remove(&key);
         let old = match state {

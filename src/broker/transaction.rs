@@ -194,6 +194,9 @@ impl<J: Journal> Core<J> {
     fn lease_is_live(&self, lease: LeaseId) -> bool {
         self.state.leases.get(&lease).is_some_and(|holders| {
             holders.iter().any(|holder| {
+                if !self.state.groups.contains_key(&holder.1) {
+                    return false; // gone with its queue, where the cursor may still be
+                }
                 let cursor = self.state.cursors.get(holder);
                 cursor.and_then(|cursor| ack::live_lease(cursor, self.now)).is_some()
             })

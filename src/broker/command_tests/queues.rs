@@ -1,6 +1,6 @@
 use super::bench::{Bench, item, with};
 use crate::broker::command::{
-    AckStatus, BrokerError, Command, Configure, ConfigureReply, OptionsPatch, Patch, Reply,
+    AckStatus, BrokerError, Command, Configure, ConfigureReply, OptionsPatch, Patch, Reference, Reply,
 };
 use crate::broker::core::{Block, Step, Work};
 use crate::broker::journal::Fit;
@@ -206,4 +206,21 @@ fn delete_waits_for_room() {
     assert!(matches!(bench.run(&mut work), Step::Blocked(Block::Room)));
     bench.core.journal.inner.fit = None;
     assert!(matches!(bench.run(&mut work), Step::Done(Reply::DeleteQueue(true))));
+}
+
+#[test]
+fn a_lease_on_a_deleted_queue_is_gone_before_its_cursor_is() {
+    let mut bench = Bench::new();
+    bench.push("q", "p", &["1"]);
+    let p = bench.partition("q", "p");
+    let lease = bench.lease(p, "g", 1);
+    assert!(delete(&mut bench, "q"));
+    assert!(bench.core.state.has_remains() && bench.core.state.leases.contains_key(&lease));
+    let extend = Command::Extend { lease: Reference::Id(lease), seconds: 60 };
+    let Reply::Extend(reply) = bench.done(extend) else { panic!("no answer to an extension") };
+    assert_eq!(reply.renewed, 0);
+    let stale = bench.ack("g", vec![with(lease, item(p, "1", AckStatus::Completed))])[0];
+    assert!(!stale.success());
+    while bench.core.state.free_some(1) {}
+    assert!(bench.core.state.leases.is_empty());
 }
