@@ -236,7 +236,8 @@ impl Driver {
         seq
     }
 
-    fn crash(self) -> Vec<String> {
+    fn crash(mut self) -> Vec<String> {
+        self.state.forget_notes(); // what deleted queues left is in no picture
         let picture = picture(&self.state);
         let Driver { engine, maintenance, .. } = self;
         drop(engine);
