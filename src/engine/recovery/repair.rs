@@ -202,6 +202,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 cursors,
                 readers,
                 checkpoint: self.superblock.0.checkpoint,
+                checkpoint_bytes: self.checkpoint_bytes,
                 cursor_bytes: self.cursor_bytes,
                 message_bytes: self.message_bytes,
             },
