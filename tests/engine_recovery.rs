@@ -274,12 +274,13 @@ impl Driver {
 
     /// Looks up the rows of everything that is not in memory.
     fn with_cold_rows(mut self) -> Driver {
+        let mut worker = worker(&self.dir, self.log);
         loop {
             let state = &self.state;
             let mut missing =
                 state.partitions.values().flat_map(|partition| state.runs(partition, partition.start));
             let Some(lookup) = missing.find_map(Result::err) else { return self };
-            match look_up(&self.dir, self.log, lookup) {
+            match look_up(&mut worker, lookup) {
                 Found::Runs(runs) => {
                     self.state.index.cold.insert(lookup.segment(), lookup.partition(), runs);
                 }
@@ -288,7 +289,8 @@ impl Driver {
         }
     }
 
-    fn crash(self) -> Vec<String> {
+    fn crash(mut self) -> Vec<String> {
+        self.state.forget_notes(); // what deleted queues left is in no picture
         let Driver { engine, maintenance, state, log, dir, .. } = self;
         drop(engine);
         if let Some(thread) = maintenance {
@@ -310,6 +312,7 @@ impl Driver {
 /// Everything the state says, order-free: its records, where each message is and which id it has.
 fn picture(dir: &Path, log: LogId, state: &State) -> Vec<String> {
     let mut lines = Vec::new();
+    let mut worker = worker(dir, log);
     state.snapshot(&mut |delta| lines.push(format!("{delta:?}")));
     for (id, partition) in &state.partitions {
         let mut from = partition.start;
@@ -317,14 +320,14 @@ fn picture(dir: &Path, log: LogId, state: &State) -> Vec<String> {
             let found = state.runs(partition, from).next().unwrap();
             let runs = match found {
                 Ok(run) => vec![run],
-                Err(lookup) => match look_up(dir, log, lookup) {
+                Err(lookup) => match look_up(&mut worker, lookup) {
                     Found::Runs(runs) => runs,
                     other => panic!("{other:?}"),
                 },
             };
             for run in runs {
                 lines.push(format!("{id} {run:?}"));
-                for hit in ids_of(dir, log, state, partition.id, &run) {
+                for hit in ids_of(dir, &mut worker, state, partition.id, &run) {
                     lines.push(format!("{id} {hit:?}"));
                 }
                 from = run.end();
@@ -335,14 +338,23 @@ fn picture(dir: &Path, log: LogId, state: &State) -> Vec<String> {
     lines
 }
 
-fn look_up(dir: &Path, log: LogId, lookup: Lookup) -> Found {
-    let mut worker = LookupWorker::new(OsFs::new(dir).unwrap(), Layout::new(dir), log);
+fn look_up(worker: &mut LookupWorker<OsFs>, lookup: Lookup) -> Found {
     let (_, mut answers) = worker.work(Ask::Look { key: 0, lookups: vec![lookup] }).unwrap();
     answers.remove(0).1.unwrap()
 }
 
+fn worker(dir: &Path, log: LogId) -> LookupWorker<OsFs> {
+    LookupWorker::new(OsFs::new(dir).unwrap(), Layout::new(dir), log)
+}
+
 /// Each message of a run, found by its transaction id.
-fn ids_of(dir: &Path, log: LogId, state: &State, partition: PartitionId, run: &Run) -> Vec<IdHit> {
+fn ids_of(
+    dir: &Path,
+    worker: &mut LookupWorker<OsFs>,
+    state: &State,
+    partition: PartitionId,
+    run: &Run,
+) -> Vec<IdHit> {
     let fs = OsFs::new(dir).unwrap();
     let path = Layout::new(dir).path(FileKind::Segment, run.place.segment);
     let file = fs.open(&path, OpenMode::Read).unwrap();
@@ -354,7 +366,7 @@ fn ids_of(dir: &Path, log: LogId, state: &State, partition: PartitionId, run: &R
         let mut found = Ids::new();
         state.index.find_resident(partition, hash, LogTime(0), &mut found);
         for segment in state.index.elsewhere(LogTime(0)) {
-            match look_up(dir, log, Lookup::Find { segment, partition, hash }) {
+            match look_up(worker, Lookup::Find { segment, partition, hash }) {
                 Found::Ids(ids) => found.extend(ids),
                 other => panic!("{other:?}"),
             }

@@ -18,7 +18,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::engine::commit::Engine;
+use crate::engine::commit::{Engine, Parts};
 use crate::engine::machine::{Machine, SnapshotCursor};
 use crate::engine::maintenance::Job;
 use crate::format::checkpoint::{CheckpointInfo, Encoder, Ending};
@@ -77,12 +77,12 @@ struct Scanning {
 }
 
 impl Checkpointing {
-    pub(super) fn new(newest: Seq, cursor_bytes: u64, message_bytes: u64) -> Checkpointing {
+    pub(super) fn new<File>(parts: &Parts<File>) -> Checkpointing {
         Checkpointing {
-            cursor_bytes,
-            message_bytes,
-            file_bytes: 0,
-            newest,
+            cursor_bytes: parts.cursor_bytes,
+            message_bytes: parts.message_bytes,
+            file_bytes: parts.checkpoint_bytes,
+            newest: parts.checkpoint,
             requested: false,
             chunks_in_flight: 0,
             stage: Stage::Idle,

@@ -91,6 +91,8 @@ pub struct Parts<File> {
     pub readers: HashMap<FileNumber, Arc<File>>,
     /// The newest checkpoint; 0 for none.
     pub checkpoint: Seq,
+    /// Bytes of the checkpoint that recovery began with.
+    pub checkpoint_bytes: u64,
     /// Bytes of cursor frames since the newest checkpoint.
     pub cursor_bytes: u64,
     /// Bytes of message frames since the newest checkpoint.
@@ -160,6 +162,7 @@ impl<R: Ring> Engine<R> {
         channels: Channels<R::File>,
     ) -> Engine<R> {
         let boot_base = clock.boot_us();
+        let checkpointing = Checkpointing::new(&parts);
         Engine {
             ring,
             clock,
@@ -183,7 +186,7 @@ impl<R: Ring> Engine<R> {
             outcomes: channels.outcomes,
             prepare_again_at_us: 0,
             full_free_bytes: None,
-            checkpointing: Checkpointing::new(parts.checkpoint, parts.cursor_bytes, parts.message_bytes),
+            checkpointing,
             close_sent: false,
             closed: false,
             loads: HashMap::new(),

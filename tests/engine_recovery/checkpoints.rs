@@ -90,7 +90,9 @@ fn take(driver: &mut Driver) -> u64 {
 
 fn same_after_start(dir: &Path, before: &[String], checkpoint: bool) -> Seq {
     let recovered = try_recover(dir).unwrap();
-    assert_eq!(picture(dir, LogId(77), &recovered.machine), before);
+    let after = picture(dir, LogId(77), &recovered.machine);
+    let differs = after.iter().zip(before).find(|(after, before)| after != before);
+    assert!(after.len() == before.len() && differs.is_none(), "{} {} {differs:?}", after.len(), before.len());
     assert_eq!(recovered.report.checkpoint > Seq(0), checkpoint);
     assert!(fs::read_dir(dir.join("spare")).unwrap().next().is_none(), "nothing half-made is left");
     assert_eq!(files(dir, "checkpoints").len(), usize::from(checkpoint));
@@ -309,4 +311,29 @@ fn slices_and_chunks_in_flight_are_bounded_whatever_the_state() {
         assert_eq!(chunks(&mut driver).0, 4, "it goes on when maintenance took them");
         driver.crash();
     }
+}
+
+#[test]
+fn a_checkpoint_ends_only_when_all_that_it_knows_is_durable() {
+    let dir = TempDir::new().unwrap();
+    let (mut driver, _) = Driver::assemble(dir.path(), settings());
+    driver.create(1);
+    driver.commit();
+    let go_on = |driver: &mut Driver| {
+        driver.engine.checkpoint(&driver.state, WallTime(driver.now));
+        let hand = driver.by_hand.as_mut().unwrap();
+        hand.receive();
+        hand.held.iter().any(|job| matches!(job, Job::CheckpointEnd { .. }))
+    };
+    driver.engine.request_checkpoint();
+    assert!(!go_on(&mut driver), "it begins");
+    driver.push(1, &[payload(1, 100)]);
+    for _ in 0..10 {
+        assert!(!go_on(&mut driver), "its records know a message that is only staged");
+    }
+    driver.commit();
+    assert!(go_on(&mut driver));
+    while driver.by_hand.as_mut().unwrap().work() {}
+    let before = driver.crash();
+    same_after_start(dir.path(), &before, true);
 }

@@ -148,6 +148,7 @@ struct Recovery<'a, M, F: Fs> {
     /// Index of the cursor file in which replay stopped.
     cursor_at: usize,
     checkpoint: Option<CheckpointInfo>,
+    checkpoint_bytes: u64,
     checkpoints: Vec<(Seq, FileNumber)>,
     /// Last seq that is whole.
     last_seq: Seq,
@@ -188,6 +189,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             segment_at: 0,
             cursor_at: 0,
             checkpoint: None,
+            checkpoint_bytes: 0,
             checkpoints: Vec::new(),
             last_seq: Seq(0),
             log_time: LogTime(0),
@@ -312,6 +314,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 Ok(())
             })?;
             self.machine = machine;
+            self.checkpoint_bytes = decoder.header().file_bytes;
         }
         Ok(info)
     }

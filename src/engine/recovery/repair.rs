@@ -208,6 +208,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 cursors,
                 readers,
                 checkpoint: self.superblock.0.checkpoint,
+                checkpoint_bytes: self.checkpoint_bytes,
                 cursor_bytes: self.cursor_bytes,
                 unindexed,
                 message_bytes: self.message_bytes,
