@@ -23,12 +23,13 @@ use comb::engine::lookup::{Ask, LookupWorker, Lookups};
 use comb::engine::machine::Machine;
 use comb::engine::maintenance::{Job, Maintenance, Outcome};
 use comb::engine::recovery::{Recovered, RecoveryError, recover};
+use comb::engine::removal::Removal;
 use comb::engine::staging::{Bytesource, Room};
 use comb::format::delta::{Delta, PartitionDef, QueueDef};
 use comb::format::entry::Entry;
 use comb::format::file_header::FileKind;
 use comb::format::id_hash;
-use comb::format::run::RunHeader;
+use comb::format::run::{RunForm, RunHeader};
 use comb::index::runs::Run;
 use comb::index::{Found, IdHit, Ids, Lookup};
 use comb::io::{AnyRing, Backend, Clock, DirectFile, Fs, OpenMode, OsFs, ReadAt, SyncMode, Waker, open_ring};
@@ -72,9 +73,9 @@ struct Driver {
 /// Maintenance without a thread: files are prepared at once, what belongs to a checkpoint is done when a test says.
 struct Hand {
     maintenance: Maintenance<OsFs>,
-    jobs: mpsc::Receiver<Job>,
+    jobs: mpsc::Receiver<Job<DirectFile>>,
     outcomes: mpsc::Sender<Outcome<DirectFile>>,
-    held: VecDeque<Job>,
+    held: VecDeque<Job<DirectFile>>,
 }
 
 impl Hand {
@@ -139,6 +140,7 @@ impl Driver {
             superblock: recovered.superblock,
             checkpoints: recovered.checkpoints,
             writing: None,
+            removal: Removal::default(),
         };
         let (asks, asked) = mpsc::channel();
         let (_, looked_up) = mpsc::channel();
@@ -223,6 +225,7 @@ impl Driver {
         }
         self.now += 1;
         let run = RunHeader {
+            form: RunForm::Pushed,
             partition: PartitionId(partition),
             base: self.state.partitions[&PartitionId(partition)].next,
             count: u32::try_from(entries.len()).unwrap(),

@@ -21,7 +21,7 @@ use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, MessageRef, SealBody, body_hash, chain_after, frame_bytes,
 };
-use comb::format::run::{RUN_HEADER_BYTES, RunHeader, Runs};
+use comb::format::run::{RUN_HEADER_BYTES, RunForm, RunHeader, Runs};
 use comb::format::superblock::Superblock;
 use comb::format::{BLOCK_BYTES, DecodeError, FORMAT_VERSION, id_hash};
 use comb::types::{
@@ -279,6 +279,7 @@ fn run_of(entries: &[Entry<'_>]) -> Vec<u8> {
         entry.encode(&mut packed);
     }
     let header = RunHeader {
+        form: RunForm::Pushed,
         partition: PartitionId(70_000),
         base: Offset(1_000_200),
         count: u32::try_from(entries.len()).unwrap(),

@@ -11,7 +11,7 @@ use comb::format::delta::Delta;
 use comb::format::entry::Entry;
 use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, MessageRef};
-use comb::format::run::RunHeader;
+use comb::format::run::{RunForm, RunHeader};
 use comb::format::superblock::Superblock;
 use comb::format::{BLOCK_BYTES, DecodeError};
 use comb::types::{
@@ -150,6 +150,7 @@ fn message_references() {
 #[test]
 fn run_headers() {
     let header = RunHeader {
+        form: RunForm::Pushed,
         partition: PartitionId(7),
         base: Offset(100),
         count: 3,

@@ -16,7 +16,7 @@ use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, MessageRef, SealBody, body_hash, chain_after, frame_bytes,
 };
-use comb::format::run::{RUN_HEADER_BYTES, RunHeader, Runs};
+use comb::format::run::{RUN_HEADER_BYTES, RunForm, RunHeader, Runs};
 use comb::format::superblock::Superblock;
 use comb::types::{
     DeadLetterId, Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Offset, PartitionId, QueueId, Seq,
@@ -212,6 +212,7 @@ proptest! {
         for messages in &groups {
             let entries = encode_entries(messages);
             let header = RunHeader {
+            form: RunForm::Pushed,
                 partition: PartitionId(base ^ 5), base: Offset(base), count: u32::try_from(messages.len()).unwrap(),
                 bytes: u32::try_from(entries.len()).unwrap(), created: WallTime(base), logged: LogTime(base),
             };
@@ -406,6 +407,7 @@ fn no_single_bit_flips_unnoticed() {
     flip_every_bit(&FILE.encode(), |bytes| FileHeader::decode_any(bytes).is_err());
     flip_every_bit(&SLOT.encode(), |bytes| Superblock::decode(bytes).is_err());
     let run = RunHeader {
+        form: RunForm::Pushed,
         partition: PartitionId(7),
         base: Offset(100),
         count: 3,

@@ -13,7 +13,7 @@ use super::ready::Ready;
 use super::state::State;
 use crate::engine::machine::Machine;
 use crate::format::delta::Delta;
-use crate::format::run::RunHeader;
+use crate::format::run::{RunForm, RunHeader};
 use crate::index::{Found, Ids, Lookup};
 use crate::io::{Clock, IdSource};
 use crate::types::{Epoch, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, WallTime};
@@ -198,6 +198,7 @@ impl<J: Journal> Core<J> {
         };
         let bytes: usize = entries.iter().map(|entry| entry.len()).sum();
         let run = RunHeader {
+            form: RunForm::Pushed,
             partition,
             base,
             count: u32::try_from(entries.len()).expect("a group's messages are counted in 32 bits"),

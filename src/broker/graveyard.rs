@@ -69,7 +69,9 @@ impl State {
         }
         let Some((partition, gone)) = &mut grave.open else {
             let Some(key) = grave.letters.pop_first() else { return false };
-            self.dead_letters.remove(&key);
+            if let Some(letter) = self.dead_letters.remove(&key) {
+                self.copies.remove(&(letter.copy_partition, letter.copy_offset));
+            }
             self.dead_letter_times.remove(&key.1);
             return true;
         };

@@ -23,6 +23,7 @@ pub mod push;
 mod queues;
 mod ready;
 mod snapshot;
+mod space;
 pub mod start;
 pub mod state;
 pub mod status;

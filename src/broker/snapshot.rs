@@ -58,7 +58,11 @@ pub(super) fn slice(state: &State, cursor: &mut SnapshotCursor, budget: usize, e
                     partition: state.next_partition,
                     group: state.next_group,
                 });
-                left -= 1;
+                // Few: ranges that touch are one.
+                for (first, last) in &state.dropped {
+                    each(&Delta::SegmentsDropped { first: *first, last: *last });
+                }
+                left = left.saturating_sub(1 + state.dropped.len());
                 true
             }
             QUEUES => down(&mut cursor.below, state.queues.len(), &mut left, |at| queue(state, at, each)),

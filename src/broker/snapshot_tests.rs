@@ -13,7 +13,7 @@ use crate::format::delta::{
     Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, Lease, PartitionDef, QueueDef,
     StartPolicy,
 };
-use crate::format::run::RunHeader;
+use crate::format::run::{RunForm, RunHeader};
 use crate::index::runs::Place;
 use crate::types::{
     DeadLetterId, FileNumber, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId,
@@ -112,6 +112,7 @@ impl Bench {
         self.now += 1;
         let base = self.live.partitions[&PartitionId(partition)].next;
         let run = RunHeader {
+            form: RunForm::Pushed,
             partition: PartitionId(partition),
             base,
             count,
@@ -443,6 +444,7 @@ fn behind_the_window_and_without_one_everything_is_strict() {
             assert!(state.apply(&delta).is_err(), "{delta:?}");
         }
         let run = RunHeader {
+            form: RunForm::Pushed,
             partition: PartitionId(1),
             base: Offset(0),
             count: 3,

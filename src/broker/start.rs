@@ -17,6 +17,7 @@ use crate::engine::commit::{Channels, Engine};
 use crate::engine::lookup::{Ask, LookedUp, LookupWorker, Lookups};
 use crate::engine::maintenance::{Job, Maintenance, Outcome};
 use crate::engine::recovery::{RecoveryError, recover};
+use crate::engine::removal::Removal;
 use crate::engine::{EngineSettings, Layout};
 use crate::io::{self as seam, Backend, Clock, Fs, IdSource, LockGuard, OsFs, Ring, SyncMode, Waker};
 use crate::types::LogId;
@@ -126,7 +127,7 @@ pub struct Assembled<F: Fs, R: Ring<File = F::File>> {
     /// The maintenance thread's state.
     pub maintenance: Maintenance<F>,
     /// What maintenance is asked for.
-    pub jobs: std_mpsc::Receiver<Job>,
+    pub jobs: std_mpsc::Receiver<Job<F::File>>,
     /// Where its outcomes go.
     pub outcomes: std_mpsc::Sender<Outcome<F::File>>,
     /// The lookup thread's state.
@@ -182,6 +183,7 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         superblock: recovered.superblock,
         checkpoints: recovered.checkpoints,
         writing: None,
+        removal: Removal::default(),
     };
     let channels =
         Channels { jobs, outcomes: outcomes_receiver, lookups: Lookups::new(asks, looked_up_receiver) };

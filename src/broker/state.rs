@@ -7,7 +7,7 @@
 //!
 //! Must not: decide anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
@@ -20,8 +20,8 @@ use crate::engine::machine::{Impossible, Machine, SnapshotCursor};
 use crate::format::delta::{
     Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef, StartPolicy,
 };
-use crate::format::index::SpanRow;
-use crate::format::run::RunHeader;
+use crate::format::index::{IndexInfo, SpanRow};
+use crate::format::run::{RunForm, RunHeader};
 use crate::index::runs::Place;
 use crate::index::spans::{Span, Spans};
 use crate::index::{Index, Lookup, RunsFrom};
@@ -157,8 +157,12 @@ pub struct State {
     pub index: Index,
     /// Where groups that begin at a time begin, as far as it had to be looked up: it can be looked up again.
     pub seeds: HashMap<(PartitionId, GroupId), Offset>,
+    /// Segments that hold nothing that counts any more: ranges that do not touch, from first to last.
+    pub dropped: BTreeMap<FileNumber, FileNumber>,
     /// Dead letters by time of failure.
     pub dead_letters: BTreeMap<(WallTime, DeadLetterId), DeadLetter>,
+    /// Where the copies of dead letters are: partition and offset.
+    pub copies: BTreeSet<(PartitionId, Offset)>,
     /// Time of failure by id.
     pub dead_letter_times: HashMap<DeadLetterId, WallTime>,
     /// Next queue id.
@@ -188,7 +192,9 @@ impl Default for State {
             leases: HashMap::new(),
             index: Index::default(),
             seeds: HashMap::new(),
+            dropped: BTreeMap::new(),
             dead_letters: BTreeMap::new(),
+            copies: BTreeSet::new(),
             dead_letter_times: HashMap::new(),
             // Ids start at 1: a client that takes 0 for nothing must never meet one.
             next_queue: QueueId(1),
@@ -469,6 +475,21 @@ impl State {
         Ok(())
     }
 
+    /// Segments hold nothing that counts any more.
+    fn apply_dropped(&mut self, first: FileNumber, last: FileNumber) {
+        self.index.drop_segments(first, last);
+        let (mut first, mut last) = (first, last);
+        // Ranges that touch become one.
+        while let Some((from, to)) =
+            self.dropped.range(..=last.next()).next_back().map(|(from, to)| (*from, *to))
+            && to.next() >= first
+        {
+            self.dropped.remove(&from);
+            (first, last) = (first.min(from), last.max(to));
+        }
+        self.dropped.insert(first, last);
+    }
+
     fn apply_dead_letter(&mut self, def: &DeadLetterDef<'_>) -> Result<(), Impossible> {
         self.note_stamp(def.failed);
         let queue = self
@@ -498,14 +519,25 @@ impl State {
             created: def.created,
             failed: def.failed,
         };
+        self.copies.insert((def.copy_partition, def.copy_offset));
         self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
         Ok(())
     }
 
+    /// A dead letter's copy does not count any more.
+    pub(super) fn bury_copy(&mut self, partition: PartitionId, offset: Offset) {
+        self.copies.remove(&(partition, offset));
+        let span = self.partitions.get(&partition).and_then(|known| known.spans.holding(offset));
+        if let Some(segment) = span.map(|span| span.segment) {
+            self.index.died(segment, 1);
+        }
+    }
+
     fn remove_dead_letter(&mut self, id: DeadLetterId) {
         let Some(time) = self.dead_letter_times.remove(&id) else { return };
         let Some(letter) = self.dead_letters.remove(&(time, id)) else { return };
+        self.bury_copy(letter.copy_partition, letter.copy_offset);
         let partition = self.partitions.get(&letter.partition);
         if let Some(queue) = partition.and_then(|partition| self.queues.get_mut(&partition.queue)) {
             queue.letters.remove(&(time, id));
@@ -525,6 +557,7 @@ impl Machine for State {
             Delta::DeadLetterRemoved(id) => {
                 self.remove_dead_letter(*id);
             }
+            Delta::SegmentsDropped { first, last } => self.apply_dropped(*first, *last),
             Delta::NextIds { queue, partition, group } => {
                 self.next_queue = self.next_queue.max(*queue);
                 self.next_partition = self.next_partition.max(*partition);
@@ -548,7 +581,14 @@ impl Machine for State {
             return Err(impossible(format!("run of partition {} that was never created", run.partition)));
         };
         let end = Offset(run.base.0 + u64::from(run.count));
-        if run.base == partition.next {
+        if run.form != RunForm::Pushed {
+            if end > partition.next {
+                return Err(impossible(format!(
+                    "messages of partition {} up to offset {end} were moved, and {} comes next",
+                    run.partition, partition.next
+                )));
+            }
+        } else if run.base == partition.next {
             partition.next = end;
             partition.last_created = run.created;
             partition.last_logged = run.logged;
@@ -560,13 +600,18 @@ impl Machine for State {
             )));
         }
         // Ids outlive the messages.
-        let readable = end > partition.start;
+        let readable = run.form != RunForm::Bare && end > partition.start;
         self.index.add(&mut partition.spans, run, ids, place, readable);
         Ok(())
     }
 
-    fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime) {
-        self.index.attach_segment(segment, last_logged);
+    fn attach_segment(&mut self, info: &IndexInfo) {
+        self.index.attach_segment(info);
+    }
+
+    fn is_dropped(&self, segment: FileNumber) -> bool {
+        let before = self.dropped.range(..=segment).next_back();
+        before.is_some_and(|(_, last)| segment <= *last)
     }
 
     fn attach_span(&mut self, segment: FileNumber, row: &SpanRow) {
@@ -584,7 +629,16 @@ impl Machine for State {
     }
 
     fn verify(&self) -> Result<(), Impossible> {
-        for partition in self.partitions.values() {
+        // Of internal partitions only the copies of dead letters count.
+        for (partition, offset) in &self.copies {
+            let known = self.partitions.get(partition);
+            if known.is_some_and(|known| known.spans.holding(*offset).is_none()) {
+                return Err(impossible(format!(
+                    "the copy of a dead letter at offset {offset} of partition {partition} is missing"
+                )));
+            }
+        }
+        for partition in self.partitions.values().filter(|known| known.dead_letters_of.is_none()) {
             if let Some(gap) = partition.spans.gap(partition.start, partition.next) {
                 return Err(impossible(format!(
                     "message {gap} of partition {} is missing, and all up to {} were acknowledged: a segment was cut or removed",

@@ -12,11 +12,14 @@ use tokio::sync::mpsc;
 use super::command::{BrokerError, Reply};
 use super::core::{Block, Caller, Core, Step, Work};
 use super::handle::{Answers, ReplySlot, Request};
+use super::space::Space;
+use super::state::State;
 use super::status::{Phase, Status};
 use crate::engine::commit::Engine;
+use crate::engine::machine::Machine;
 use crate::index::Lookup;
 use crate::io::Ring;
-use crate::types::{Offset, PartitionId, Seq};
+use crate::types::{FileNumber, Offset, PartitionId, Seq};
 
 /// Reads for blocked commands that may be under way at once.
 const LOADS_MAX: usize = 64;
@@ -55,11 +58,21 @@ struct Job {
     bytes: u64,
     /// What was looked up for this work so far; forgotten when it is done.
     finds: Vec<Lookup>,
+    /// Segments that are being looked into for it.
+    asked: Vec<FileNumber>,
+}
+
+impl Job {
+    /// Whether a segment that it looked into was dropped.
+    fn dropped_since(&self, state: &State) -> bool {
+        self.asked.iter().any(|segment| state.is_dropped(*segment))
+    }
 }
 
 /// The storage thread's state.
 pub struct Storage<R: Ring> {
-    core: Core<Engine<R>>,
+    pub(super) core: Core<Engine<R>>,
+    pub(super) space: Space,
     requests: mpsc::Receiver<Request>,
     answers: mpsc::UnboundedSender<Answers>,
     status: Arc<Status>,
@@ -89,8 +102,13 @@ impl<R: Ring> Storage<R> {
         answers: mpsc::UnboundedSender<Answers>,
         status: Arc<Status>,
     ) -> Storage<R> {
+        let mut core = core;
+        for segment in core.journal.take_dropped() {
+            core.journal.drop_segment(segment);
+        }
         Storage {
             core,
+            space: Space::default(),
             requests,
             answers,
             status,
@@ -144,6 +162,7 @@ impl<R: Ring> Storage<R> {
         self.core.settle();
         self.collect_parked_answers();
         self.look_up_wanted();
+        self.tend_space();
         let made_room = self.core.journal.submit();
         // Behind `submit`: under steady load this is where the open group is empty every now and then.
         let last_stamp = self.core.state.last_stamp;
@@ -186,8 +205,9 @@ impl<R: Ring> Storage<R> {
         if can_go_on || self.core.state.has_remains() {
             return Some(Duration::ZERO);
         }
-        let due =
-            self.core.next_due().map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
+        let space = self.space.next_due(self.core.state.index.changes());
+        let due = self.core.next_due().into_iter().chain(space).min();
+        let due = due.map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
         // Blocked work with nothing in flight waits for maintenance, which wakes; the cap only bounds the wait.
         let retry = can_retry.then_some(Duration::from_millis(100));
         [due, engine.idle_timeout(), retry].into_iter().flatten().min()
@@ -206,7 +226,14 @@ impl<R: Ring> Storage<R> {
                 self.slots.insert(caller, slot);
             }
             let work = Work::new(request.command);
-            self.carry_on(Job { caller, work, loaded: Vec::new(), bytes: 0, finds: Vec::new() });
+            self.carry_on(Job {
+                caller,
+                work,
+                loaded: Vec::new(),
+                bytes: 0,
+                finds: Vec::new(),
+                asked: Vec::new(),
+            });
         }
         self.requests.is_empty()
     }
@@ -269,6 +296,8 @@ impl<R: Ring> Storage<R> {
 
     fn look_up(&mut self, mut job: Job, mut lookups: Vec<Lookup>) {
         lookups.truncate(LOOKUPS_MAX);
+        job.asked = lookups.iter().map(Lookup::segment).collect();
+        job.asked.dedup();
         job.finds.extend(lookups.iter().filter(|lookup| matches!(lookup, Lookup::Find { .. })));
         self.next_id += 1;
         self.loading.insert(self.next_id, job);
@@ -305,6 +334,8 @@ impl<R: Ring> Storage<R> {
             let Some(job) = self.loading.remove(&key) else { continue };
             match failure {
                 None => self.carry_on(job),
+                // What was asked for moved on meanwhile: decide again.
+                Some(_) if job.dropped_since(&self.core.state) => self.carry_on(job),
                 Some(error) => {
                     self.forget(&job);
                     self.answer(job.caller, Reply::Failed(BrokerError::IndexUnreadable(error)));

@@ -141,6 +141,16 @@ impl<R: Ring> Engine<R> {
         !matches!(self.checkpointing.stage, Stage::Idle)
     }
 
+    /// Bytes of the newest checkpoint.
+    pub(super) fn checkpoint_bytes(&self) -> u64 {
+        self.checkpointing.file_bytes
+    }
+
+    /// Where the newest checkpoint began.
+    pub(super) fn newest_checkpoint(&self) -> Seq {
+        self.checkpointing.newest
+    }
+
     fn wants_checkpoint(&self) -> bool {
         let this = &self.checkpointing;
         this.requested
@@ -230,7 +240,7 @@ impl<R: Ring> Engine<R> {
     }
 
     /// Without maintenance nothing comes of it, and nothing is removed either.
-    fn send_checkpoint(&mut self, job: Job) {
+    fn send_checkpoint(&mut self, job: Job<R::File>) {
         if self.jobs.send(job).is_err() {
             self.checkpointing.stage = Stage::Idle;
         }

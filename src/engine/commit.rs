@@ -20,6 +20,7 @@ use crate::engine::checkpoint::Checkpointing;
 use crate::engine::lane::Lane;
 use crate::engine::lookup::{LookedUp, Lookups};
 use crate::engine::maintenance::{Job, Outcome};
+use crate::engine::space::SegmentNews;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
 use crate::index::Lookup;
@@ -99,13 +100,15 @@ pub struct Parts<File> {
     pub message_bytes: u64,
     /// Segments in front of the active one that have no index file.
     pub unindexed: Vec<FileNumber>,
+    /// Segments that a record dropped, and whose files are there.
+    pub dropped: Vec<FileNumber>,
 }
 
 /// Where an engine's slow work is done.
 #[derive(Debug)]
 pub struct Channels<File> {
     /// What maintenance is asked for.
-    pub jobs: mpsc::Sender<Job>,
+    pub jobs: mpsc::Sender<Job<File>>,
     /// What came of it.
     pub outcomes: mpsc::Receiver<Outcome<File>>,
     /// Index lookups.
@@ -132,7 +135,7 @@ pub struct Engine<R: Ring> {
     log_time_base: u64,
     boot_base: u64,
     active_at_us: u64,
-    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) jobs: mpsc::Sender<Job<R::File>>,
     outcomes: mpsc::Receiver<Outcome<R::File>>,
     prepare_again_at_us: u64,
     pub(super) full_free_bytes: Option<u64>,
@@ -141,11 +144,17 @@ pub struct Engine<R: Ring> {
     closed: bool,
     pub(super) loads: HashMap<u64, u64>,
     pub(super) loaded: Vec<(u64, io::Result<Bytes>)>,
-    lookups: Lookups,
+    pub(super) lookups: Lookups,
     /// Sealed segments that have no index file yet.
     sealed: Vec<FileNumber>,
     /// Segments whose index file is new.
     indexed: Vec<FileNumber>,
+    pub(super) segment_news: Vec<SegmentNews>,
+    /// Dropped segments whose files are there.
+    pub(super) waiting: u64,
+    pub(super) dropped: Vec<FileNumber>,
+    /// The next submit moves on to the next segment, whatever room there is.
+    pub(super) roll_asked: bool,
     completions: Vec<Completion>,
     poison: Option<Poison>,
     /// Bytes of runs that did not fit the active segment; the next `submit` rolls for them.
@@ -194,6 +203,10 @@ impl<R: Ring> Engine<R> {
             lookups: channels.lookups,
             sealed: parts.unindexed,
             indexed: Vec::new(),
+            segment_news: Vec::new(),
+            waiting: 0,
+            dropped: parts.dropped,
+            roll_asked: false,
             completions: Vec::new(),
             poison: None,
             wanted: std::cell::Cell::new(0),
@@ -483,9 +496,22 @@ impl<R: Ring> Engine<R> {
                 }
                 Outcome::CheckpointBegun(result) => self.checkpointing.begun(result),
                 Outcome::ChunkTaken(result) => self.checkpointing.chunk_taken(result),
-                Outcome::Checkpointed(seq) => {
+                Outcome::Collected { segment, frames, more } => {
+                    let frames = frames.map_err(|error| error.to_string());
+                    self.segment_news.push(SegmentNews::Collected { segment, frames, more });
+                }
+                Outcome::Listed { segment, spans } => {
+                    let spans = spans.map_err(|error| error.to_string());
+                    self.segment_news.push(SegmentNews::Listed { segment, spans });
+                }
+                Outcome::Waiting(segments) => self.waiting = segments as u64,
+                Outcome::Checkpointed { seq, waiting } => {
                     tracing::info!(seq = seq.0, "checkpoint written");
                     self.checkpointing.ended(seq);
+                    self.waiting = waiting as u64;
+                    if self.full_free_bytes.is_some() {
+                        self.prepare_again_at_us = 0; // there may be space now
+                    }
                 }
                 Outcome::NotCheckpointed(error) => {
                     self.checkpointing.failed(&error);

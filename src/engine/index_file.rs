@@ -4,13 +4,13 @@
 //! be removed and written again at any time.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use crate::format::DecodeError;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind};
 use crate::format::index::{Builder, RunRow};
-use crate::format::run::Runs;
-use crate::format::{DecodeError, entry};
+use crate::format::run::{RunForm, Runs};
 use crate::index::rows::SegmentRows;
 use crate::io::{AlignedBuf, Fs, FsFile, OpenMode};
 use crate::log::files::Layout;
@@ -44,6 +44,29 @@ pub enum IndexFileError {
         /// How.
         detail: String,
     },
+}
+
+impl<File: FsFile> Walk<File> {
+    /// The next frame with messages of a segment that is not written any more; `None` at its end.
+    pub(super) fn next_message_frame(&mut self, path: &Path) -> Result<Option<Found>, IndexFileError> {
+        while let Some(found) = self.next_frame()? {
+            match found.header.kind {
+                FrameKind::Commit | FrameKind::Rewrite => return Ok(Some(found)),
+                FrameKind::Noop => {}
+                FrameKind::Seal => return Ok(None),
+            }
+        }
+        // One that was left without a seal ends in zeros.
+        let end = self.resume().position;
+        if self.later_frames(end)?.dirty_end > end {
+            return Err(IndexFileError::Damaged {
+                path: path.to_owned(),
+                position: end,
+                detail: "no frame follows the one before, and the file goes on".to_owned(),
+            });
+        }
+        Ok(None)
+    }
 }
 
 /// Writes the index file of a segment from its rows.
@@ -95,30 +118,12 @@ pub fn rebuild<F: Fs>(
     let mut walk = Walk::open(file, log, FileKind::Segment, segment)
         .map_err(|error| IndexFileError::Segment { path: path.clone(), error })?;
     let mut builder = Builder::new(log, segment);
-    let mut sealed = false;
-    while let Some(found) = walk.next_frame()? {
-        match found.header.kind {
-            FrameKind::Commit | FrameKind::Rewrite => {
-                add_frame(&mut builder, &found).map_err(|error| IndexFileError::Damaged {
-                    path: path.clone(),
-                    position: found.position,
-                    detail: error.to_string(),
-                })?;
-            }
-            FrameKind::Noop => {}
-            FrameKind::Seal => {
-                sealed = true;
-                break;
-            }
-        }
-    }
-    let end = walk.resume().position;
-    if !sealed && walk.later_frames(end)?.dirty_end > end {
-        return Err(IndexFileError::Damaged {
-            path,
-            position: end,
-            detail: "no frame follows the one before, and the file goes on".to_owned(),
-        });
+    while let Some(found) = walk.next_message_frame(&path)? {
+        add_frame(&mut builder, &found).map_err(|error| IndexFileError::Damaged {
+            path: path.clone(),
+            position: found.position,
+            detail: error.to_string(),
+        })?;
     }
     store(fs, layout, segment, builder)?;
     Ok(())
@@ -129,12 +134,7 @@ fn add_frame(builder: &mut Builder, found: &Found) -> Result<(), DecodeError> {
     for item in Runs::new(&found.body) {
         let item = item?;
         ids.clear();
-        let mut entries = item.entries;
-        while !entries.is_empty() {
-            let (hash, id, bytes) = entry::peek(entries)?;
-            ids.push((hash, id));
-            entries = entries.get(bytes..).unwrap_or_default();
-        }
+        item.ids(&mut ids)?;
         let run = item.header;
         let position = found.position + FRAME_HEADER_BYTES as u64 + u64::from(item.position);
         builder.push_run(
@@ -147,7 +147,7 @@ fn add_frame(builder: &mut Builder, found: &Found) -> Result<(), DecodeError> {
                 logged: run.logged,
                 position: u32::try_from(position).unwrap_or(u32::MAX),
                 first_id: 0,
-                bare: false,
+                bare: run.form == RunForm::Bare,
             },
             &ids,
         );
@@ -199,7 +199,7 @@ fn fill<File: FsFile>(file: &File, builder: Builder) -> io::Result<()> {
 ///
 /// # Errors
 /// What the operating system said.
-pub(super) fn remove_if_there<F: Fs>(fs: &F, path: &std::path::Path) -> io::Result<()> {
+pub(super) fn remove_if_there<F: Fs>(fs: &F, path: &Path) -> io::Result<()> {
     match fs.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -12,10 +12,10 @@ use std::sync::mpsc;
 use crate::engine::index_file::{self, IndexFileError};
 use crate::format::index::RunRow;
 use crate::index::runs::{Place, Run};
-use crate::index::sealed::{IndexError, Sealed};
 use crate::index::{Found, IdHit, Lookup};
 use crate::io::{Fs, OpenMode, Waker};
 use crate::log::files::Layout;
+use crate::log::sealed::{IndexError, Sealed};
 use crate::types::{FileNumber, LogId, Offset};
 
 /// Index files that are kept open. Each takes a descriptor; the oldest in use goes first.

@@ -3,10 +3,10 @@
 use thiserror::Error;
 
 use crate::format::delta::Delta;
-use crate::format::index::SpanRow;
+use crate::format::index::{IndexInfo, SpanRow};
 use crate::format::run::RunHeader;
 use crate::index::runs::Place;
-use crate::types::{DeadLetterId, FileNumber, IdHash, LogTime, MessageId, WallTime};
+use crate::types::{DeadLetterId, FileNumber, IdHash, MessageId, WallTime};
 
 /// A record that no writer writes: a bug or tampering. Recovery refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -33,12 +33,15 @@ pub trait Machine {
         place: Place,
     ) -> Result<(), Impossible>;
 
-    /// Takes in that the index file of a segment is there. `last_logged` is the newest append in it.
-    fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime);
+    /// Takes in that the index file of a segment is there.
+    fn attach_segment(&mut self, info: &IndexInfo);
 
     /// Takes in what the index file of a segment says about a stretch of a partition, in place of its runs. One of a
     /// deleted partition is passed over.
     fn attach_span(&mut self, segment: FileNumber, span: &SpanRow);
+
+    /// Whether a record said that a segment holds nothing that counts any more: its files may be gone.
+    fn is_dropped(&self, segment: FileNumber) -> bool;
 
     /// Forgets what `apply` noted for waiters: recovery has none, and calls this after each group.
     fn forget_notes(&mut self);

@@ -8,8 +8,9 @@ use std::sync::{Arc, mpsc};
 
 use crate::engine::EngineSettings;
 use crate::engine::checkpoint::Writing;
-use crate::engine::index_file;
+use crate::engine::index_file::{self, IndexFileError, remove_if_there};
 use crate::engine::lane::Prepared;
+use crate::engine::removal::{Dropped, Frames, Removal};
 use crate::engine::superblock;
 use crate::format::checkpoint::Ending;
 use crate::format::file_header::FileKind;
@@ -17,11 +18,12 @@ use crate::format::superblock::Superblock;
 use crate::index::rows::SegmentRows;
 use crate::io::{Fs, Waker};
 use crate::log::files::{Layout, prepare};
-use crate::types::{Epoch, FileNumber, LogId, Seq};
+use crate::log::sealed::IndexError;
+use crate::types::{Epoch, FileNumber, LogId, Offset, PartitionId, Seq};
 
 /// Something to do.
 #[derive(Debug)]
-pub enum Job {
+pub enum Job<File> {
     /// Prepare the next file of a lane.
     Prepare {
         /// Segment or cursor file.
@@ -59,6 +61,17 @@ pub enum Job {
         /// Its rows.
         rows: Arc<SegmentRows>,
     },
+    /// Read some frames of a sealed segment, from where the last such job of it ended.
+    Collect {
+        /// The segment.
+        segment: FileNumber,
+        /// Begin at its beginning.
+        begin: bool,
+    },
+    /// List the stretches of messages that a segment has.
+    List(FileNumber),
+    /// Remove a segment that was dropped, once both kept checkpoints are past that.
+    Remove(Dropped<File>),
     /// Write the clean-shutdown mark and end.
     Close {
         /// Last seq.
@@ -93,8 +106,31 @@ pub enum Outcome<File> {
     CheckpointBegun(io::Result<()>),
     /// A chunk was appended, or the checkpoint is abandoned.
     ChunkTaken(io::Result<()>),
+    /// Frames of a segment.
+    Collected {
+        /// The segment.
+        segment: FileNumber,
+        /// The frames; or why the segment cannot be read.
+        frames: Result<Frames, IndexFileError>,
+        /// There are more.
+        more: bool,
+    },
+    /// Stretches of messages: partition, first offset, offset behind the last.
+    Listed {
+        /// Of this segment.
+        segment: FileNumber,
+        /// The stretches; or why the index cannot be read.
+        spans: Result<Vec<(PartitionId, Offset, Offset)>, IndexError>,
+    },
+    /// So many dropped segments wait for checkpoints.
+    Waiting(usize),
     /// A checkpoint is durable and named.
-    Checkpointed(Seq),
+    Checkpointed {
+        /// It began here.
+        seq: Seq,
+        /// Dropped segments that wait for another one.
+        waiting: usize,
+    },
     /// A checkpoint could not be written; the older ones still count.
     NotCheckpointed(io::Error),
     /// The superblock could not be written.
@@ -121,13 +157,15 @@ pub struct Maintenance<F: Fs> {
     pub checkpoints: Vec<(Seq, FileNumber)>,
     /// The checkpoint that is being written; none at first.
     pub writing: Option<Writing<F::File>>,
+    /// Segments that go away.
+    pub removal: Removal<F::File>,
 }
 
 impl<F: Fs> Maintenance<F> {
     /// Works until the other end is gone or `Close` was done.
     pub fn run(
         mut self,
-        jobs: &mpsc::Receiver<Job>,
+        jobs: &mpsc::Receiver<Job<F::File>>,
         outcomes: &mpsc::Sender<Outcome<F::File>>,
         waker: &Waker,
     ) {
@@ -145,7 +183,7 @@ impl<F: Fs> Maintenance<F> {
     }
 
     /// Does one job.
-    pub fn work(&mut self, job: Job) -> Outcome<F::File> {
+    pub fn work(&mut self, job: Job<F::File>) -> Outcome<F::File> {
         match job {
             Job::Prepare { kind, number, after } => match self.prepare(kind, number, after) {
                 Ok(prepared) => Outcome::Prepared(kind, Box::new(prepared)),
@@ -158,7 +196,10 @@ impl<F: Fs> Maintenance<F> {
             Job::CheckpointChunk { seq, bytes } => Outcome::ChunkTaken(self.append(seq, &bytes)),
             Job::CheckpointEnd { seq, ending, cursor_file } => {
                 match self.end_checkpoint(seq, &ending, cursor_file) {
-                    Ok(()) => Outcome::Checkpointed(seq),
+                    Ok(()) => {
+                        self.remove_dropped();
+                        Outcome::Checkpointed { seq, waiting: self.removal.dropped.len() }
+                    }
                     Err(error) => Outcome::NotCheckpointed(error),
                 }
             }
@@ -167,6 +208,17 @@ impl<F: Fs> Maintenance<F> {
                     Ok(()) => Outcome::Indexed(segment),
                     Err(error) => Outcome::NotIndexed { segment, error },
                 }
+            }
+            Job::Collect { segment, begin } => {
+                let frames = self.collect(segment, begin);
+                let more = self.removal.collecting.is_some();
+                Outcome::Collected { segment, frames, more }
+            }
+            Job::List(segment) => Outcome::Listed { segment, spans: self.list(segment) },
+            Job::Remove(dropped) => {
+                self.removal.dropped.push(dropped);
+                self.remove_dropped();
+                Outcome::Waiting(self.removal.dropped.len())
             }
             Job::Close { seq } => {
                 if let Some(unended) = self.writing.take() {
@@ -183,8 +235,13 @@ impl<F: Fs> Maintenance<F> {
         }
     }
 
-    fn prepare(&self, kind: FileKind, number: FileNumber, after: Seq) -> io::Result<Prepared<F::File>> {
+    fn prepare(&mut self, kind: FileKind, number: FileNumber, after: Seq) -> io::Result<Prepared<F::File>> {
         let header = self.settings.header(kind, self.log, number, self.epoch, after);
+        // What an earlier try left under this name was never handed to the storage thread, so it holds no frame.
+        remove_if_there(&self.fs, &self.layout.path(kind, number))?;
+        if self.recycle(&header)? {
+            return Prepared::open(&self.fs, &self.layout, &header, None);
+        }
         let free_bytes = self.fs.free_bytes(self.layout.root())?;
         let reserve = match kind {
             FileKind::Segment => self.settings.reserve_bytes,
@@ -199,11 +256,6 @@ impl<F: Fs> Maintenance<F> {
                     header.file_bytes
                 ),
             ));
-        }
-        // What an earlier try left under this name was never handed to the storage thread, so it holds no frame.
-        match self.fs.remove(&self.layout.path(kind, number)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
         }
         prepare(&self.fs, &self.layout, &header)?;
         Prepared::open(&self.fs, &self.layout, &header, None)

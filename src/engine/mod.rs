@@ -17,6 +17,8 @@ pub mod lookup;
 pub mod machine;
 pub mod maintenance;
 pub mod recovery;
+pub mod removal;
+pub mod space;
 pub mod staging;
 pub mod superblock;
 

@@ -91,14 +91,17 @@ impl<R: Ring> Engine<R> {
     /// Moves on to the next segment when `room` said `Later` for want of space in the active one and nothing of the
     /// open group is in it.
     pub(super) fn roll_if_wanted(&mut self) -> bool {
-        if self.open.runs > 0 || self.wanted.get() == 0 {
+        if self.open.runs > 0 || (self.wanted.get() == 0 && !self.roll_asked) {
             return false;
         }
         let run_bytes = self.wanted.take();
         let frame = (run_bytes + FRAME_HEADER_BYTES as u64).next_multiple_of(BLOCK_BYTES as u64);
         let fits =
             self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room();
-        if !fits && let Some((number, reader)) = self.segments.roll() {
+        if (!fits || self.roll_asked)
+            && let Some((number, reader)) = self.segments.roll()
+        {
+            self.roll_asked = false;
             self.readers.insert(number, reader);
             tracing::debug!(segment = number.0, "rolled to the next segment");
             return true;

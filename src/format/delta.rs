@@ -5,7 +5,7 @@
 use super::wire::{Reader, VARINT_MAX_BYTES, put_varint, put_varint_text, unzigzag, zigzag};
 use super::{DecodeError, options};
 use crate::types::{
-    DeadLetterId, GroupId, LeaseId, LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime,
+    DeadLetterId, FileNumber, GroupId, LeaseId, LogTime, Offset, PartitionId, QueueId, QueueOptions, WallTime,
 };
 
 /// A queue, as it is from now on.
@@ -187,6 +187,13 @@ pub enum Delta<'a> {
         /// Next group id.
         group: GroupId,
     },
+    /// Segments that hold nothing that counts any more: their files may be gone. From the first to the last.
+    SegmentsDropped {
+        /// First of them.
+        first: FileNumber,
+        /// Last of them.
+        last: FileNumber,
+    },
 }
 
 /// Kinds of records.
@@ -199,17 +206,17 @@ mod kind {
     pub(super) const DEAD_LETTER: u8 = 6;
     pub(super) const DEAD_LETTER_REMOVED: u8 = 7;
     pub(super) const NEXT_IDS: u8 = 8;
+    pub(super) const SEGMENTS_DROPPED: u8 = 37;
 }
 
 /// Kinds that are set aside for records of later versions, by name. A record of such a kind is an error that names
 /// it; it is never skipped.
-pub const RESERVED_KINDS: [(u8, &str); 7] = [
+pub const RESERVED_KINDS: [(u8, &str); 6] = [
     (32, "kind, reserved for the ledger,"),
     (33, "kind, reserved for state,"),
     (34, "kind, reserved for timers,"),
     (35, "kind, reserved for id hashes of removed messages,"),
     (36, "kind, reserved for log starts of partitions,"),
-    (37, "kind, reserved for live counts, drops and moves of segments,"),
     (38, "kind, reserved for a seek or policy of a whole group,"),
 ];
 
@@ -255,6 +262,7 @@ impl<'a> Delta<'a> {
             Delta::DeadLetter(_) => kind::DEAD_LETTER,
             Delta::DeadLetterRemoved(_) => kind::DEAD_LETTER_REMOVED,
             Delta::NextIds { .. } => kind::NEXT_IDS,
+            Delta::SegmentsDropped { .. } => kind::SEGMENTS_DROPPED,
         }
     }
 
@@ -337,6 +345,10 @@ impl<'a> Delta<'a> {
                 put_varint(out, partition.0);
                 put_varint(out, group.0);
             }
+            Delta::SegmentsDropped { first, last } => {
+                put_varint(out, first.0);
+                put_varint(out, last.0);
+            }
         }
     }
 
@@ -376,6 +388,15 @@ impl<'a> Delta<'a> {
                 reader.end()?;
                 delta
             }
+            kind::SEGMENTS_DROPPED => {
+                let mut reader = Reader::new("dropped segments", body);
+                let (first, last) = (FileNumber(reader.varint()?), FileNumber(reader.varint()?));
+                if first == FileNumber(0) || last < first {
+                    return Err(reader.field("last", last.0));
+                }
+                reader.end()?;
+                Delta::SegmentsDropped { first, last }
+            }
             other => return Err(unknown_kind(other)),
         };
         *bytes = reader.rest();
@@ -386,7 +407,7 @@ impl<'a> Delta<'a> {
 /// Kind and fields of the next record.
 fn take_record<'a>(reader: &mut Reader<'a>) -> Result<(u8, &'a [u8]), DecodeError> {
     let kind = reader.u8()?;
-    if !(kind::QUEUE..=kind::NEXT_IDS).contains(&kind) {
+    if !(kind::QUEUE..=kind::NEXT_IDS).contains(&kind) && kind != kind::SEGMENTS_DROPPED {
         // Before the length: of a kind that is not known, not even the length is believed.
         return Err(unknown_kind(kind));
     }

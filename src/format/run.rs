@@ -1,16 +1,33 @@
 //! Runs: consecutive messages of one partition in one record of a message frame.
 
 use super::DecodeError;
-use super::entry::ENTRY_MIN_BYTES;
+use super::entry::{self, ENTRY_MIN_BYTES};
 use super::wire::{Cells, Reader, check_crc_at, seal_crc_at};
-use crate::types::{LogTime, Offset, PartitionId, WallTime};
+use crate::types::{IdHash, LogTime, MessageId, Offset, PartitionId, WallTime};
 
 /// Bytes of an encoded run header.
 pub const RUN_HEADER_BYTES: usize = 48;
 
+/// What a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RunForm {
+    /// Messages that were pushed.
+    #[default]
+    Pushed,
+    /// Messages that were pushed earlier and moved here from a segment that goes away. This copy counts.
+    Moved,
+    /// Ids of messages that are gone: hash and message id of each, 32 bytes, instead of entries.
+    Bare,
+}
+
+/// Bytes of a message in a bare run.
+pub const BARE_BYTES: usize = 32;
+
 /// A run's header. `count` entries of `bytes` bytes in all follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunHeader {
+    /// What it is.
+    pub form: RunForm,
     /// The partition.
     pub partition: PartitionId,
     /// Offset of the first message.
@@ -27,6 +44,8 @@ pub struct RunHeader {
 
 /// First byte of a run header: `R`.
 const RUN_MAGIC: u8 = b'R';
+const MOVED: u8 = 1;
+const BARE: u8 = 2;
 /// Where the run header's crc32 stands.
 const CRC_AT: usize = 4;
 const WHAT: &str = "run header";
@@ -37,7 +56,12 @@ impl RunHeader {
     pub fn encode(&self) -> [u8; RUN_HEADER_BYTES] {
         let mut bytes = [0; RUN_HEADER_BYTES];
         let mut cells = Cells::new(&mut bytes);
-        cells.put([RUN_MAGIC, 0, 0, 0]);
+        let form = match self.form {
+            RunForm::Pushed => 0,
+            RunForm::Moved => MOVED,
+            RunForm::Bare => BARE,
+        };
+        cells.put([RUN_MAGIC, form, 0, 0]);
         cells.put([0; 4]);
         cells.put(self.partition.0.to_le_bytes());
         cells.put(self.base.0.to_le_bytes());
@@ -65,16 +89,19 @@ impl RunHeader {
             return Err(DecodeError::Magic { what: WHAT });
         }
         check_crc_at(WHAT, bytes, CRC_AT)?;
-        let flags = reader.u8()?;
-        if flags != 0 {
-            return Err(reader.field("flags", u64::from(flags)));
-        }
+        let form = match reader.u8()? {
+            0 => RunForm::Pushed,
+            MOVED => RunForm::Moved,
+            BARE => RunForm::Bare,
+            flags => return Err(reader.field("flags", u64::from(flags))),
+        };
         let reserved = reader.u16()?;
         if reserved != 0 {
             return Err(reader.field("reserved", u64::from(reserved)));
         }
         let _crc = reader.u32()?;
         let header = RunHeader {
+            form,
             partition: PartitionId(reader.u64()?),
             base: Offset(reader.u64()?),
             created: WallTime(reader.u64()?),
@@ -82,11 +109,15 @@ impl RunHeader {
             count: reader.u32()?,
             bytes: reader.u32()?,
         };
-        let least = u64::from(header.count) * ENTRY_MIN_BYTES as u64;
+        let count = u64::from(header.count);
         if header.count == 0 || header.base.0.checked_add(u64::from(header.count)).is_none() {
             return Err(reader.field("count", u64::from(header.count)));
         }
-        if u64::from(header.bytes) < least {
+        let bytes_fit = match form {
+            RunForm::Bare => u64::from(header.bytes) == count * BARE_BYTES as u64,
+            RunForm::Pushed | RunForm::Moved => u64::from(header.bytes) >= count * ENTRY_MIN_BYTES as u64,
+        };
+        if !bytes_fit {
             return Err(reader.field("bytes", u64::from(header.bytes)));
         }
         reader.end()?;
@@ -105,10 +136,42 @@ impl RunHeader {
 pub struct RunItem<'a> {
     /// Its header.
     pub header: RunHeader,
-    /// Its entries, `header.bytes` bytes; for `entry::Entries`. Not yet checked.
+    /// Its entries, `header.bytes` bytes; for `entry::Entries`, or for `ids` where it is bare. Not yet checked.
     pub entries: &'a [u8],
     /// Byte of the run's header in the frame's body.
     pub position: u32,
+}
+
+impl RunItem<'_> {
+    /// Appends hash and id of each message to `ids`, without a look at payloads.
+    ///
+    /// # Errors
+    /// The entries are not as many messages as the header says.
+    pub fn ids(&self, ids: &mut Vec<(IdHash, MessageId)>) -> Result<(), DecodeError> {
+        let (had, mut rest) = (ids.len(), self.entries);
+        while !rest.is_empty() {
+            let (hash, id, bytes) = match self.header.form {
+                RunForm::Bare => {
+                    let mut reader = Reader::new("bare message", rest);
+                    (IdHash(reader.u128()?), MessageId(reader.u128()?), BARE_BYTES)
+                }
+                RunForm::Pushed | RunForm::Moved => entry::peek(rest)?,
+            };
+            ids.push((hash, id));
+            rest = rest.get(bytes..).unwrap_or_default();
+        }
+        let got = (ids.len() - had) as u64;
+        if got != u64::from(self.header.count) {
+            return Err(DecodeError::Field { what: "run", field: "number of its messages", got });
+        }
+        Ok(())
+    }
+}
+
+/// Appends a message of a bare run.
+pub fn put_bare(hash: IdHash, id: MessageId, out: &mut Vec<u8>) {
+    out.extend_from_slice(&hash.0.to_le_bytes());
+    out.extend_from_slice(&id.0.to_le_bytes());
 }
 
 /// The runs of a message frame's body, in order. Ends after the first error, because nothing says where the next

@@ -5,19 +5,18 @@
 //!
 //! Rows of a segment are resident while it is written and for as long as there is room; then only its file knows
 //! them. A partition keeps one span per segment that holds messages of it. What a question needs that is not in memory
-//! is named as a `Lookup`, which is answered outside the storage thread (`sealed`), and the question is asked again.
+//! is named as a `Lookup`, which is answered outside the storage thread, and the question is asked again.
 //!
 //! Invariants:
 //! - Derived from the log alone; losing an index never moves a cursor.
 //! - Whether rows are resident changes when an answer comes, never what it says.
 //! - Of two copies of an offset the later one in the log wins.
 //!
-//! Must not: do I/O (but `sealed`, which is told what to read from), know queues or groups.
+//! Must not: do I/O, know queues or groups.
 
 pub mod cold;
 pub mod rows;
 pub mod runs;
-pub mod sealed;
 pub mod spans;
 
 use std::collections::BTreeMap;
@@ -25,7 +24,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::format::run::RunHeader;
+use crate::format::index::IndexInfo;
+use crate::format::run::{BARE_BYTES, RunForm, RunHeader};
 use crate::types::{FileNumber, IdHash, LogTime, MessageId, Offset, PartitionId, WallTime};
 use cold::ColdRows;
 use rows::SegmentRows;
@@ -123,8 +123,47 @@ pub struct Segment {
     indexed: bool,
     /// Newest append in it.
     last_logged: LogTime,
-    /// Messages in it that a span names.
+    /// Messages with payloads in it, as they were appended.
+    messages: u64,
+    /// Bytes of their entries.
+    entry_bytes: u64,
+    /// Messages without payloads in it.
+    bare: u64,
+    /// Messages in it that a span names and that were not removed.
     live: u64,
+}
+
+impl Segment {
+    /// Whether its index file is there.
+    #[must_use]
+    pub fn is_indexed(&self) -> bool {
+        self.indexed
+    }
+
+    /// Log time of the newest append in it.
+    #[must_use]
+    pub fn last_logged(&self) -> LogTime {
+        self.last_logged
+    }
+
+    /// Messages that count.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        self.live
+    }
+
+    /// Messages with payloads, whether they count or not.
+    #[must_use]
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
+    /// Bytes of the messages that count, about, and of ids without messages.
+    #[must_use]
+    pub fn useful_bytes(&self) -> u64 {
+        let live = u128::from(self.entry_bytes) * u128::from(self.live) / u128::from(self.messages.max(1));
+        u64::try_from(live).unwrap_or(u64::MAX) + self.bare * BARE_BYTES as u64
+    }
 }
 
 /// The index over all segments.
@@ -136,6 +175,8 @@ pub struct Index {
     /// Ids in the last segment that was begun: how many the next one is prepared for.
     expected_ids: usize,
     resident_bytes: u64,
+    /// Raised whenever a segment may have become worth a look.
+    changes: u64,
     /// The segment whose rows are being dropped, and how many of its partitions were seen to.
     evicting: Option<(FileNumber, usize)>,
 }
@@ -144,8 +185,7 @@ pub struct Index {
 const EVICTED_PER_STEP: usize = 256;
 
 impl Index {
-    /// Adds a run that was appended to a segment, and says which messages its span now holds that were elsewhere
-    /// before. `bare` runs have ids and no messages to be read.
+    /// Adds a run that was appended to a segment. Its ids count in any case; a span names its messages if `readable`.
     pub fn add(
         &mut self,
         spans: &mut Spans,
@@ -167,6 +207,12 @@ impl Index {
         let row = rows.push(run, ids, place.position);
         self.resident_bytes += rows.bytes() - before;
         self.expected_ids = rows.ids();
+        if run.form == RunForm::Bare {
+            segment.bare += u64::from(run.count);
+            return;
+        }
+        segment.messages += u64::from(run.count);
+        segment.entry_bytes += u64::from(run.bytes);
         if readable {
             segment.live += u64::from(run.count);
             let at = Run {
@@ -195,19 +241,56 @@ impl Index {
     }
 
     /// Adds a segment that only its index file knows.
-    pub fn attach_segment(&mut self, segment: FileNumber, last_logged: LogTime) {
-        let segment = self.segments.entry(segment).or_default();
+    pub fn attach_segment(&mut self, info: &IndexInfo) {
+        let segment = self.segments.entry(info.segment).or_default();
         segment.indexed = true;
-        segment.last_logged = segment.last_logged.max(last_logged);
+        self.changes += 1;
+        segment.last_logged = segment.last_logged.max(info.last_logged);
+        segment.messages = u64::from(info.messages - info.bare);
+        segment.entry_bytes = info.entry_bytes;
+        segment.bare = u64::from(info.bare);
+    }
+
+    /// Forgets segments that no span names any more, from the first to the last.
+    pub fn drop_segments(&mut self, first: FileNumber, last: FileNumber) {
+        let numbers: Vec<FileNumber> = self.segments.range(first..=last).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let known = self.segments.remove(&number);
+            let rows = known.and_then(|known| known.rows);
+            self.resident_bytes -= rows.map_or(0, |rows| rows.bytes()).min(self.resident_bytes);
+            if self.evicting.is_some_and(|(evicting, _)| evicting == number) {
+                self.evicting = None;
+            }
+        }
+    }
+
+    /// Every segment that is known, oldest first.
+    pub fn segments(&self) -> impl Iterator<Item = (FileNumber, &Segment)> {
+        self.segments.iter().map(|(number, segment)| (*number, segment))
+    }
+
+    /// Corrects how many messages of a segment are live, after they were counted.
+    pub fn set_live(&mut self, segment: FileNumber, live: u64) {
+        if let Some(segment) = self.segments.get_mut(&segment) {
+            segment.live = live;
+        }
     }
 
     /// The index file of a segment is durable and answers from now on.
     pub fn set_indexed(&mut self, segment: FileNumber) {
         self.segments.entry(segment).or_default().indexed = true;
+        self.changes += 1;
+    }
+
+    /// Changes whenever a segment may hold less that counts than before, or can be freed only now.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Messages of a segment ceased to be live.
     pub fn died(&mut self, segment: FileNumber, messages: u64) {
+        self.changes += 1;
         if let Some(segment) = self.segments.get_mut(&segment) {
             segment.live = segment.live.saturating_sub(messages);
         }

@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 
 use super::runs::{Place, Run};
 use super::{IdHit, Ids};
-use crate::format::run::RunHeader;
+use crate::format::run::{RunForm, RunHeader};
 use crate::types::{FileNumber, IdHash, LogTime, MessageId, Offset, PartitionId, WallTime};
 
 /// One run. 56 bytes.
@@ -89,7 +89,7 @@ impl SegmentRows {
             bytes: run.bytes,
             position: u32::try_from(position).unwrap_or_else(|_| unreachable!("a segment is below 4 GiB")),
             first_id: number(self.ids.len()),
-            bare: false,
+            bare: run.form == RunForm::Bare,
         });
         for (hash, id) in ids {
             let hash = halves(hash.0);

@@ -1,6 +1,6 @@
 //! A run and its place in the log.
 
-use crate::format::run::RunHeader;
+use crate::format::run::{RunForm, RunHeader};
 use crate::types::{FileNumber, LogTime, Offset, PartitionId, WallTime};
 
 /// Where a run is in the log.
@@ -40,6 +40,7 @@ impl Run {
     #[must_use]
     pub fn header(&self, partition: PartitionId) -> RunHeader {
         RunHeader {
+            form: RunForm::Pushed,
             partition,
             base: self.base,
             count: self.count,

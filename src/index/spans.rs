@@ -124,6 +124,22 @@ impl Spans {
         Some((before, self.0.get(at).map(|span| span.base)))
     }
 
+    /// The span that holds an offset.
+    #[must_use]
+    pub fn holding(&self, offset: Offset) -> Option<&Span> {
+        self.from(offset).next().filter(|span| span.base <= offset)
+    }
+
+    /// How many of the messages from `base` to before `end` are in a segment.
+    #[must_use]
+    pub fn overlap(&self, segment: FileNumber, base: Offset, end: Offset) -> u64 {
+        self.from(base)
+            .take_while(|span| span.base < end)
+            .filter(|span| span.segment == segment)
+            .map(|span| span.end.min(end).0.saturating_sub(span.base.max(base).0))
+            .sum()
+    }
+
     /// Drops what lies below a new first offset. How many messages of which segments died, given the first offset
     /// before.
     pub fn trim(&mut self, old: Offset, new: Offset) -> Covered {

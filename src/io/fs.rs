@@ -319,6 +319,11 @@ impl Fs for OsFs {
         Ok(entries)
     }
 
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        let meta = path.symlink_metadata().map_err(|error| with_path(&error, "asking the links of", path))?;
+        Ok(std::os::unix::fs::MetadataExt::nlink(&meta))
+    }
+
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let fail = |error: io::Error| with_path(&error, &format!("renaming {} to", from.display()), to);
         match rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {

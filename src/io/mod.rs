@@ -137,6 +137,12 @@ pub trait Fs: Clone + Send + Sync + 'static {
     /// What the operating system said.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Names that a file has: one, unless somebody linked it.
+    ///
+    /// # Errors
+    /// What the operating system said.
+    fn links(&self, path: &Path) -> io::Result<u64>;
+
     /// Makes created, renamed and removed names of a directory durable.
     ///
     /// # Errors

@@ -150,7 +150,7 @@ pub fn prepare<F: Fs>(fs: &F, layout: &Layout, header: &FileHeader) -> io::Resul
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let filled = fill(fs, &temporary, header);
+    let filled = fs.open(&temporary, OpenMode::Create).and_then(|file| fill(&file, header));
     if let Err(error) = filled.and_then(|()| fs.rename(&temporary, &path)) {
         // A file that could not be filled must not keep its space: the disk is probably full.
         if let Err(error) = fs.remove(&temporary) {
@@ -162,8 +162,11 @@ pub fn prepare<F: Fs>(fs: &F, layout: &Layout, header: &FileHeader) -> io::Resul
     fs.sync_dir(&layout.spare_dir())
 }
 
-fn fill<F: Fs>(fs: &F, path: &Path, header: &FileHeader) -> io::Result<()> {
-    let file = fs.open(path, OpenMode::Create)?;
+/// Writes a file's header and zeros over the rest of its size, and syncs.
+///
+/// # Errors
+/// What the operating system said.
+pub fn fill<F: FsFile>(file: &F, header: &FileHeader) -> io::Result<()> {
     let mut first = AlignedBuf::with_capacity(BLOCK_BYTES);
     first.extend_from_slice(&header.encode()[..]);
     let mut zeros = AlignedBuf::with_capacity(FILL_BYTES);

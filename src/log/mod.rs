@@ -11,5 +11,6 @@
 pub mod appender;
 pub mod cache;
 pub mod files;
+pub mod sealed;
 pub mod tail;
 pub mod walk;

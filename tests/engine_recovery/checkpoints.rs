@@ -1,7 +1,7 @@
 //! Checkpoints that are taken while groups go on, and stops at every point of them.
 
 use comb::engine::machine::{Impossible, SnapshotCursor};
-use comb::format::index::SpanRow;
+use comb::format::index::{IndexInfo, SpanRow};
 use comb::index::runs::Place;
 use comb::types::IdHash;
 
@@ -240,7 +240,11 @@ impl Machine for Endless {
         Ok(())
     }
 
-    fn attach_segment(&mut self, _: FileNumber, _: LogTime) {}
+    fn attach_segment(&mut self, _: &IndexInfo) {}
+
+    fn is_dropped(&self, _: FileNumber) -> bool {
+        false
+    }
 
     fn attach_span(&mut self, _: FileNumber, _: &SpanRow) {}
 

@@ -11,7 +11,7 @@ use comb::format::entry::{ENTRY_MIN_BYTES, Entry};
 use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{FrameHeader, FrameKind, MessageRef};
 use comb::format::id_hash;
-use comb::format::run::RunHeader;
+use comb::format::run::{RunForm, RunHeader};
 use comb::format::superblock::Superblock;
 use comb::types::{
     DeadLetterId, Epoch, FileNumber, GroupId, LeaseId, LogId, LogTime, MessageId, Offset, PartitionId,
@@ -86,6 +86,7 @@ prop_compose! {
         created in number(), logged in number(),
     ) -> RunHeader {
         RunHeader {
+            form: RunForm::Pushed,
             partition: PartitionId(partition), base: Offset(base), count,
             bytes: count * u32::try_from(ENTRY_MIN_BYTES).unwrap() + extra,
             created: WallTime(created), logged: LogTime(logged),

@@ -15,7 +15,7 @@ use comb::broker::status::{Phase, Status};
 use comb::config::Config;
 use comb::format::entry::Entry;
 use comb::format::id_hash;
-use comb::format::run::RunHeader;
+use comb::format::run::{RunForm, RunHeader};
 use comb::http::{App, server};
 use comb::io::{Clock, IdSource, Waker};
 use comb::types::{LeaseId, LogId, LogTime, MessageId, Offset, PartitionId, QueueId, QueueOptions, WallTime};
@@ -292,6 +292,7 @@ pub(crate) fn run(payloads: &[&[u8]]) -> (RunHeader, Bytes) {
         .encode(&mut entries);
     }
     let run = RunHeader {
+        form: RunForm::Pushed,
         partition: PartitionId(17),
         base: Offset(40),
         count: u32::try_from(payloads.len()).unwrap(),

@@ -107,15 +107,6 @@ pub enum RecoveryError {
     },
 }
 
-/// A run that does not hold what its header says.
-#[derive(Debug, Error)]
-pub(super) enum ImpossibleRun {
-    #[error("{0}")]
-    Entry(#[from] DecodeError),
-    #[error("a run of {want} messages holds {got}")]
-    Count { got: usize, want: u32 },
-}
-
 /// Why a checkpoint cannot be used.
 #[derive(Debug, Error)]
 pub(super) enum LoadError {

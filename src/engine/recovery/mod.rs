@@ -21,20 +21,19 @@ use crate::engine::index_file::{self, IndexFileError};
 use crate::engine::machine::Machine;
 use crate::engine::superblock;
 use crate::format::checkpoint::{CheckpointInfo, Decoder};
-use crate::format::entry;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FrameKind, MessageRef, SealBody};
 use crate::format::run::Runs;
 use crate::format::superblock::Superblock;
 use crate::index::runs::Place;
-use crate::index::sealed::{IndexError, Sealed};
 use crate::io::{Fs, FsFile, OpenMode, ReadAt};
 use crate::log::appender::Resume;
 use crate::log::files::Layout;
+use crate::log::sealed::{IndexError, Sealed};
 use crate::log::tail::Verdict;
 use crate::log::walk::{Found, Walk};
+use error::LoadError;
 pub use error::RecoveryError;
-use error::{ImpossibleRun, LoadError};
 
 use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
 
@@ -87,6 +86,8 @@ pub fn recover<M: Machine + Default, F: Fs>(
     let superblock = open_superblock(fs, layout, new_log)?;
     let mut recovery = Recovery::<M, F>::begin(fs, layout, settings, superblock, progress)?;
     recovery.restore_checkpoint()?;
+    let segments: Vec<FileNumber> = recovery.segments.iter().map(|open| open.number).collect();
+    recovery.check_numbers(FileKind::Segment, &segments)?;
     recovery.index_segments()?;
     recovery.replay()?;
     recovery.check_caught_up()?;
@@ -213,7 +214,9 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     layout.dir(kind).join(name).display()
                 );
             }
-            recovery.check_numbers(kind, &numbers)?;
+            if kind == FileKind::Cursor {
+                recovery.check_numbers(kind, &numbers)?;
+            }
             for number in numbers {
                 let path = layout.path(kind, number);
                 let file = fs.open(&path, OpenMode::Write)?;
@@ -242,15 +245,19 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             }
             return Ok(());
         };
-        if kind == FileKind::Segment && *first != FileNumber(1) {
-            return Err(missing(FileNumber(1), "no segment of this log was ever removed"));
-        }
-        for pair in numbers.windows(2) {
-            if let [before, after] = pair
-                && before.next() != *after
-            {
-                return Err(missing(before.next(), "the files around it are there"));
+        let mut expected = if kind == FileKind::Segment { FileNumber(1) } else { *first };
+        for number in numbers {
+            while expected < *number {
+                // Dropped segments are gone only when the checkpoint says so, whichever of the kept ones it is.
+                if kind != FileKind::Segment || !self.machine.is_dropped(expected) {
+                    return Err(missing(
+                        expected,
+                        "no record says that it was dropped, and later ones are there",
+                    ));
+                }
+                expected = expected.next();
             }
+            expected = number.next();
         }
         Ok(())
     }
@@ -367,6 +374,10 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 return self.index_frames(&info);
             }
             let number = open.number;
+            if self.machine.is_dropped(number) {
+                self.next_segment();
+                continue;
+            }
             if !self.attach_index(number)? {
                 self.index_frames(&info)?;
                 self.unindexed.push(number);
@@ -400,7 +411,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let sealed = Sealed::open(file, self.superblock.0.log, segment)?;
         // Checked as a whole before anything of it is taken in.
         sealed.spans(&mut |_| ())?;
-        self.machine.attach_segment(segment, sealed.info().last_logged);
+        self.machine.attach_segment(sealed.info());
         let machine = &mut self.machine;
         sealed.spans(&mut |span| machine.attach_span(segment, &span))
     }
@@ -466,8 +477,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         for item in Runs::new(&found.body) {
             let item = item.map_err(|error| Self::impossible(path, found, &error))?;
             ids.clear();
-            collect_ids(item.entries, item.header.count, &mut ids)
-                .map_err(|error| Self::impossible(path, found, &error))?;
+            item.ids(&mut ids).map_err(|error| Self::impossible(path, found, &error))?;
             let position =
                 found.position + crate::format::frame::FRAME_HEADER_BYTES as u64 + u64::from(item.position);
             self.machine
@@ -630,20 +640,4 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             return Ok(whole.then(|| (open.path.clone(), open.number, found)));
         }
     }
-}
-
-fn collect_ids(
-    mut entries: &[u8],
-    count: u32,
-    ids: &mut Vec<(IdHash, MessageId)>,
-) -> Result<(), ImpossibleRun> {
-    while !entries.is_empty() {
-        let (hash, id, bytes) = entry::peek(entries)?;
-        ids.push((hash, id));
-        entries = entries.get(bytes..).unwrap_or_default();
-    }
-    if ids.len() != count as usize {
-        return Err(ImpossibleRun::Count { got: ids.len(), want: count });
-    }
-    Ok(())
 }

@@ -197,6 +197,10 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let replayed = self.checkpoint.map_or(FileNumber(1), |info| info.segment);
         let numbers = self.segments.iter().map(|open| open.number);
         unindexed.extend(numbers.filter(|number| *number >= replayed && *number < active));
+        let machine = &self.machine;
+        let numbers = self.segments.iter().map(|open| open.number);
+        let dropped: Vec<FileNumber> = numbers.filter(|number| machine.is_dropped(*number)).collect();
+        unindexed.retain(|number| !dropped.contains(number));
         Ok(Recovered {
             machine: self.machine,
             parts: Parts {
@@ -211,6 +215,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 checkpoint_bytes: self.checkpoint_bytes,
                 cursor_bytes: self.cursor_bytes,
                 unindexed,
+                dropped,
                 message_bytes: self.message_bytes,
             },
             superblock: self.superblock,

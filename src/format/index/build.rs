@@ -45,7 +45,8 @@ impl Builder {
             runs: number(self.runs.len()),
             spans: number(spans.len()),
             messages: number(self.ids.len()),
-            entry_bytes: self.runs.iter().map(|run| u64::from(run.bytes)).sum(),
+            bare: self.runs.iter().filter(|run| run.bare).map(|run| run.count).sum(),
+            entry_bytes: self.runs.iter().filter(|run| !run.bare).map(|run| u64::from(run.bytes)).sum(),
             last_logged: self.runs.iter().map(|run| run.logged).max().unwrap_or(LogTime(0)),
         };
         write(&info.encode())?;

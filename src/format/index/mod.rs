@@ -274,9 +274,11 @@ pub struct IndexInfo {
     pub runs: u32,
     /// Spans.
     pub spans: u32,
-    /// Messages.
+    /// Messages, those of bare runs included.
     pub messages: u32,
-    /// Bytes of entries.
+    /// Messages of bare runs.
+    pub bare: u32,
+    /// Bytes of entries, bare runs excepted.
     pub entry_bytes: u64,
     /// Log time of the newest append.
     pub last_logged: LogTime,
@@ -345,7 +347,7 @@ impl IndexInfo {
         cells.put(self.runs.to_le_bytes());
         cells.put(self.spans.to_le_bytes());
         cells.put(self.messages.to_le_bytes());
-        cells.put([0; 4]);
+        cells.put(self.bare.to_le_bytes());
         cells.put(self.entry_bytes.to_le_bytes());
         cells.put(self.last_logged.0.to_le_bytes());
         cells.put(self.file_bytes().to_le_bytes());
@@ -380,12 +382,12 @@ impl IndexInfo {
             return Err(reader.field("segment", number));
         }
         let (runs, spans, messages) = (reader.u32()?, reader.u32()?, reader.u32()?);
-        let reserved = reader.u32()?;
-        if reserved != 0 {
-            return Err(reader.field("reserved", u64::from(reserved)));
+        let bare = reader.u32()?;
+        if bare > messages {
+            return Err(reader.field("bare messages", u64::from(bare)));
         }
         let (entry_bytes, last_logged) = (reader.u64()?, LogTime(reader.u64()?));
-        let info = IndexInfo { log, segment, runs, spans, messages, entry_bytes, last_logged };
+        let info = IndexInfo { log, segment, runs, spans, messages, bare, entry_bytes, last_logged };
         // Counts that no file of this length has room for are not even multiplied.
         let most = file_bytes / 8;
         for (field, count) in [("runs", runs), ("spans", spans), ("messages", messages)] {
