@@ -162,7 +162,13 @@ fn run_headers() {
     let with = |at: usize, with: &[u8]| RunHeader::decode(&edit(&bytes, 4, at, with));
     assert_eq!(with(0, &[]), Ok(header));
     assert_eq!(with(0, b"Q"), Err(DecodeError::Magic { what: "run header" }));
-    assert_eq!(refused(with(1, &[1])), "flags");
+    assert_eq!(refused(with(1, &[3])), "flags");
+    assert_eq!(refused(with(1, &[4])), "flags");
+    assert_eq!(with(1, &[1]), Ok(RunHeader { form: RunForm::Moved, ..header }));
+    // A bare run has 32 bytes for each message, neither more nor less.
+    assert_eq!(refused(with(1, &[2])), "bytes");
+    let bare = RunHeader { form: RunForm::Bare, bytes: 96, ..header };
+    assert_eq!(RunHeader::decode(&bare.encode()), Ok(bare));
     assert_eq!(refused(with(3, &[1])), "reserved");
     assert_eq!(refused(with(16, &(u64::MAX - 2).to_le_bytes())), "count");
     assert_eq!(refused(with(40, &0_u32.to_le_bytes())), "count");

@@ -32,13 +32,16 @@ const LOG_LINES_SHOWN: usize = 120;
 /// Settings of the tests that share a daemon: small files, so that a start writes little.
 pub(crate) const SHARED: &[&str] = &["--log-segment-bytes=33554432", "--log-cursor-file-bytes=4194304"];
 
-/// The smallest files that there are, so that a short load rolls and checkpoints many times.
+/// The smallest files that there are and nothing sealed in memory, so that a short load rolls, checkpoints and looks up
+/// many times.
 pub(crate) const SMALL_FILES: &[&str] = &[
     "--log-segment-bytes=1048576",
     "--log-cursor-file-bytes=262144",
     "--log-checkpoint-cursor-bytes=1048576",
     "--log-group-bytes=131072",
     "--log-tail-cache-bytes=1048576",
+    "--log-resident-index-bytes=0",
+    "--log-checkpoint-message-bytes=4194304",
 ];
 
 /// A `combd` process, and the directory that outlives it.
