@@ -97,6 +97,7 @@ impl Driver {
             epoch: recovered.parts.epoch,
             superblock: recovered.superblock,
             checkpoints: recovered.checkpoints,
+            filters: comb::index::tiers::Builder::default(),
         };
         let maintenance = std::thread::spawn(move || maintenance.run(&jobs_receiver, &outcomes, &waker));
         let (asks, asked) = mpsc::channel();
@@ -304,7 +305,7 @@ fn ids_of(dir: &Path, log: LogId, state: &State, partition: PartitionId, run: &R
         entries = &entries[bytes..];
         let mut found = Ids::new();
         state.index.find_resident(partition, hash, LogTime(0), &mut found);
-        for segment in state.index.elsewhere(LogTime(0)) {
+        for segment in state.index.elsewhere(partition, hash, LogTime(0)) {
             match look_up(dir, log, Lookup::Find { segment, partition, hash }) {
                 Found::Ids(ids) => found.extend(ids),
                 other => panic!("{other:?}"),

@@ -181,6 +181,7 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         epoch,
         superblock: recovered.superblock,
         checkpoints: recovered.checkpoints,
+        filters: crate::index::tiers::Builder::default(),
     };
     let channels =
         Channels { jobs, outcomes: outcomes_receiver, lookups: Lookups::new(asks, looked_up_receiver) };

@@ -81,11 +81,12 @@ impl<R: Ring> Storage<R> {
     /// A storage thread that is ready to `run`.
     #[must_use]
     pub fn new(
-        core: Core<Engine<R>>,
+        mut core: Core<Engine<R>>,
         requests: mpsc::Receiver<Request>,
         answers: mpsc::UnboundedSender<Answers>,
         status: Arc<Status>,
     ) -> Storage<R> {
+        core.journal.load_filters(core.state.index.unknown().collect());
         Storage {
             core,
             requests,
@@ -319,6 +320,10 @@ impl<R: Ring> Storage<R> {
         }
         for segment in core.journal.take_indexed() {
             core.state.index.set_indexed(segment);
+        }
+        if let Some(filters) = core.journal.take_filters() {
+            let replaced = core.state.index.set_tiers(filters);
+            core.journal.drop_filters(replaced);
         }
         let most = core.journal.resident_bytes_max();
         let partitions = &mut core.state.partitions;
