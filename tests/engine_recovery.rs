@@ -35,6 +35,9 @@ use comb::types::{
 };
 use tempfile::TempDir;
 
+#[path = "engine_recovery/indexes.rs"]
+mod indexes;
+
 const SEGMENT_BYTES: u64 = 1 << 20;
 const CURSOR_BYTES: u64 = 256 << 10;
 
@@ -205,6 +208,10 @@ impl Driver {
         }
         for segment in self.engine.take_indexed() {
             self.state.index.set_indexed(segment);
+        }
+        if let Some(filters) = self.engine.take_filters() {
+            let replaced = self.state.index.set_tiers(filters);
+            self.engine.drop_filters(replaced);
         }
         let partitions = &mut self.state.partitions;
         while self
