@@ -40,6 +40,9 @@ use comb::types::{
 };
 use tempfile::TempDir;
 
+#[path = "engine_recovery/indexes.rs"]
+mod indexes;
+
 const SEGMENT_BYTES: u64 = 1 << 20;
 const CURSOR_BYTES: u64 = 256 << 10;
 
@@ -141,6 +144,7 @@ impl Driver {
             checkpoints: recovered.checkpoints,
             writing: None,
             removal: Removal::default(),
+            filters: comb::index::tiers::Builder::default(),
         };
         let (asks, asked) = mpsc::channel();
         let (_, looked_up) = mpsc::channel();
@@ -251,6 +255,10 @@ impl Driver {
         }
         for segment in self.engine.take_indexed() {
             self.state.index.set_indexed(segment);
+        }
+        if let Some(filters) = self.engine.take_filters() {
+            let replaced = self.state.index.set_tiers(filters);
+            self.engine.drop_filters(replaced);
         }
         let partitions = &mut self.state.partitions;
         while self
@@ -368,7 +376,7 @@ fn ids_of(
         entries = &entries[bytes..];
         let mut found = Ids::new();
         state.index.find_resident(partition, hash, LogTime(0), &mut found);
-        for segment in state.index.elsewhere(LogTime(0)) {
+        for segment in state.index.elsewhere(partition, hash, LogTime(0)) {
             match look_up(worker, Lookup::Find { segment, partition, hash }) {
                 Found::Ids(ids) => found.extend(ids),
                 other => panic!("{other:?}"),

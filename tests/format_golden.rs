@@ -21,6 +21,7 @@ use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{
     FRAME_HEADER_BYTES, FrameHeader, FrameKind, MessageRef, SealBody, body_hash, chain_after, frame_bytes,
 };
+use comb::format::index::{self, IndexInfo, RunRow, Section, SpanRow};
 use comb::format::run::{RUN_HEADER_BYTES, RunForm, RunHeader, Runs};
 use comb::format::superblock::Superblock;
 use comb::format::{BLOCK_BYTES, DecodeError, FORMAT_VERSION, id_hash};
@@ -500,6 +501,95 @@ fn whole_files() {
     let length = usize::try_from(seal.body_bytes).unwrap();
     let seal_body = SealBody::decode(&segment[8192 + FRAME_HEADER_BYTES..][..length]).unwrap();
     assert_eq!((seal.kind, seal_body.successor), (FrameKind::Seal, FileNumber(43)));
+}
+
+/// The rows of the page in which a section begins.
+fn index_rows<R: index::Row>(file: &[u8], info: &IndexInfo, section: Section) -> Vec<R> {
+    let page = info.first_page(section);
+    let bytes = &file[(page as usize + 1) * BLOCK_BYTES..][..BLOCK_BYTES];
+    let rows = index::open_page(info, page, bytes).unwrap();
+    let mut cells = rows.chunks_exact(R::BYTES).take(R::PER_PAGE);
+    let there: Vec<R> = cells.by_ref().map_while(|cell| R::decode(cell).unwrap()).collect();
+    assert!(cells.all(|cell| R::decode(cell).unwrap().is_none()));
+    there
+}
+
+/// The index of a segment: three runs of two partitions in commit order, the last one without payloads.
+#[test]
+fn segment_index() {
+    let run = |partition, base, count, at: u64, bare| RunRow {
+        partition: PartitionId(partition),
+        base: Offset(base),
+        count,
+        bytes: 100 * count,
+        created: WallTime(CREATED.0 + at),
+        logged: LogTime(LOGGED.0 + at),
+        position: 4096 * (1 + u32::try_from(at).unwrap()) + 128,
+        first_id: 0,
+        bare,
+    };
+    let hash = |text: &str| id_hash(LOG, text);
+    let id = |number: u128| MessageId(MESSAGE.0 + number);
+    let mut builder = index::Builder::new(LOG, FileNumber(42));
+    builder.push_run(run(70_000, 1_000, 2, 0, false), &[(hash("a"), id(0)), (hash("b"), id(1))]);
+    builder.push_run(run(7, 5, 1, 1, false), &[(hash("a"), id(2))]);
+    builder.push_run(run(70_000, 1_002, 1, 2, true), &[(hash("c"), id(3))]);
+    let mut file = Vec::new();
+    let written = builder
+        .finish(|page| {
+            file.extend_from_slice(page);
+            Ok::<(), ()>(())
+        })
+        .unwrap();
+    let file = golden("index", &file);
+    let info = IndexInfo::decode(&file, LOG, FileNumber(42), file.len() as u64).unwrap();
+    assert_eq!(info, written);
+    assert_eq!((info.runs, info.spans, info.messages, info.bare, info.entry_bytes), (3, 3, 4, 1, 300));
+    assert_eq!(info.last_logged, LogTime(LOGGED.0 + 2));
+
+    let with_id = |run: RunRow, first_id| RunRow { first_id, ..run };
+    assert_eq!(
+        index_rows::<RunRow>(&file, &info, Section::Runs),
+        [
+            with_id(run(7, 5, 1, 1, false), 2),
+            with_id(run(70_000, 1_000, 2, 0, false), 0),
+            with_id(run(70_000, 1_002, 1, 2, true), 3),
+        ]
+    );
+    let mut spans = index_rows::<SpanRow>(&file, &info, Section::Spans);
+    spans.sort_by_key(|span| (span.partition, span.base));
+    let span = |partition, base, end, first_run, at, bare| SpanRow {
+        partition: PartitionId(partition),
+        base: Offset(base),
+        end: Offset(end),
+        first_run,
+        runs: 1,
+        first_created: WallTime(CREATED.0 + at),
+        last_logged: LogTime(LOGGED.0 + at),
+        bare,
+    };
+    assert_eq!(
+        spans,
+        [
+            span(7, 5, 6, 0, 1, false),
+            span(70_000, 1_000, 1_002, 1, 0, false),
+            span(70_000, 1_002, 1_003, 2, 2, true),
+        ]
+    );
+    let messages = index_rows::<index::IdRow>(&file, &info, Section::Messages);
+    let row = |text, number, run| index::IdRow { hash: hash(text), id: id(number), run };
+    assert_eq!(messages, [row("a", 0, 1), row("b", 1, 1), row("a", 2, 0), row("c", 3, 2)]);
+    let keys: Vec<u64> = [(70_000, "a"), (70_000, "b"), (7, "a"), (70_000, "c")]
+        .map(|(partition, text)| index::id_key(PartitionId(partition), hash(text)))
+        .to_vec();
+    let slots = index_rows::<index::SlotRow>(&file, &info, Section::Slots);
+    let slot = |(message, key): (u32, &u64)| index::SlotRow { print: index::print_of(*key), message };
+    assert_eq!(slots, (0..).zip(&keys).map(slot).collect::<Vec<_>>());
+    let page = info.first_page(Section::Filter);
+    let bits = index::open_page(&info, page, &file[(page as usize + 1) * BLOCK_BYTES..]).unwrap();
+    let filter = index::Filter::from_bytes(bits[..index::FILTER_BLOCK_BYTES].to_vec()).unwrap();
+    assert!(keys.iter().all(|key| filter.may_hold(*key)));
+    assert!(!filter.may_hold(index::id_key(PartitionId(8), hash("a"))));
 }
 
 /// The sizes that `docs/FORMAT.md` states.

@@ -11,13 +11,20 @@ use comb::format::delta::Delta;
 use comb::format::entry::Entry;
 use comb::format::file_header::{FileHeader, FileKind};
 use comb::format::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind, MessageRef};
+use comb::format::index::{Builder, RunRow, Section};
 use comb::format::run::{RunForm, RunHeader};
 use comb::format::superblock::Superblock;
 use comb::format::{BLOCK_BYTES, DecodeError};
+use comb::log::sealed::{IndexError, Sealed};
 use comb::types::{
     Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Offset, PartitionId, QueueId, Seq, WallTime,
 };
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+#[path = "index_file/memory.rs"]
+mod memory;
+
+use memory::{Memory, finish};
 
 /// The bytes with some replaced and the crc32 at `crc_at` made right again.
 fn edit(bytes: &[u8], crc_at: usize, at: usize, with: &[u8]) -> Vec<u8> {
@@ -313,4 +320,124 @@ fn checkpoints() {
     let unknown = chunk(b"CbDl", 0, 1, &[32, 0]);
     assert_eq!(refused(checkpoint(&[unknown, footer(1, 9, 1)], 2)), "kind, reserved for the ledger,");
     assert_eq!(checkpoint(&[two(0, 2)], 2), Err(DecodeError::Magic { what: "checkpoint chunk" }));
+}
+
+const SEGMENT: FileNumber = FileNumber(3);
+
+/// The index of a segment with two runs of partition 1, two messages each, and one of partition 2, each page of which
+/// holds one section. `section` has some of its bytes replaced, under a right checksum.
+fn index_with(section: Section, at: usize, with: &[u8]) -> Sealed<Memory> {
+    let mut builder = Builder::new(LOG, SEGMENT);
+    for (partition, base, ids) in [(1, 0, [11, 12]), (1, 2, [13, 14]), (2, 0, [15, 16])] {
+        let run = RunRow {
+            partition: PartitionId(partition),
+            base: Offset(base),
+            count: 2,
+            bytes: 82,
+            created: WallTime(100 + base),
+            logged: LogTime(5),
+            position: 4096,
+            first_id: 0,
+            bare: false,
+        };
+        builder.push_run(run, &ids.map(|id| (IdHash(id), MessageId(id))));
+    }
+    let mut file = finish(builder);
+    let whole = Sealed::open(Memory(file.clone()), LOG, SEGMENT).unwrap();
+    let number = whole.info().first_page(section);
+    let page = &mut file[(number as usize + 1) * BLOCK_BYTES..][..BLOCK_BYTES];
+    page[at..at + with.len()].copy_from_slice(with);
+    let place = [&LOG.0.to_le_bytes()[..], &SEGMENT.0.to_le_bytes(), &number.to_le_bytes()].concat();
+    let hash = xxh3_64_with_seed(&page[..BLOCK_BYTES - 8], xxh3_64(&place));
+    page[BLOCK_BYTES - 8..].copy_from_slice(&hash.to_le_bytes());
+    Sealed::open(Memory(file), LOG, SEGMENT).unwrap()
+}
+
+/// What is wrong with an index: the section whose row is not there, or the field that no writer writes.
+fn wrong<T: std::fmt::Debug>(got: Result<T, IndexError>) -> String {
+    match got {
+        Err(IndexError::Missing { section, .. }) => format!("{section:?}"),
+        Err(IndexError::Page { error: DecodeError::Field { field, .. }, .. }) => field.to_owned(),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn indexes_of_segments() {
+    let (one, two, all) = (PartitionId(1), PartitionId(2), u32::MAX);
+    let find = |section, at: usize, with: u32, id| {
+        index_with(section, at, &with.to_le_bytes()).find(if id < 15 { one } else { two }, IdHash(id))
+    };
+    // The tool of this test repairs what it edits, and nothing else is wrong.
+    assert_eq!(find(Section::Runs, 52, 1, 11).unwrap(), [(Offset(0), MessageId(11), LogTime(5))]);
+
+    // Rows of runs are 52 bytes: flags, partition 4, base 12, count 20, bytes 24, …, first message 48.
+    assert_eq!(wrong(find(Section::Runs, 0, 8, 11)), "flags");
+    assert_eq!(wrong(find(Section::Runs, 20, 0, 11)), "count");
+    let end = index_with(Section::Runs, 12, &u64::MAX.to_le_bytes());
+    assert_eq!(wrong(end.find(one, IdHash(11))), "count");
+    for first_message in [1, 2, 4, u32::MAX] {
+        assert_eq!(wrong(find(Section::Runs, 48, first_message, 11)), "Messages");
+    }
+    // Messages are 36 bytes, the row of the run plus 1 at 32; slots are 8, the row of the message plus 1 at 4.
+    for run in [4, 1000, u32::MAX] {
+        assert_eq!(wrong(find(Section::Messages, 32, run, 11)), "Runs");
+        let sealed = index_with(Section::Messages, 32, &run.to_le_bytes());
+        assert_eq!(wrong(sealed.keys(&mut |_| ())), "Runs");
+    }
+    for message in [7, 5000, u32::MAX] {
+        assert_eq!(wrong(find(Section::Slots, 4, message, 11)), "Messages");
+    }
+    // A message that is not there where the header counts it.
+    let fewer = index_with(Section::Messages, 5 * 36, &[0; 36]);
+    assert_eq!(wrong(fewer.keys(&mut |_| ())), "Messages");
+
+    // Spans are 52 bytes: flags, partition 4, base 12, end 20 (wide), first run 28, runs 32. Either may come first.
+    let probe = index_with(Section::Spans, 0, &[]);
+    let mut order = Vec::new();
+    probe.spans(&mut |span| order.push(span.partition)).unwrap();
+    let row = 52 * order.iter().position(|partition| *partition == one).unwrap();
+    let span = |at: usize, with: &[u8]| index_with(Section::Spans, row + at, with);
+    assert_eq!(wrong(span(0, &[4]).spans(&mut |_| ())), "flags");
+    assert_eq!(wrong(span(20, &0_u64.to_le_bytes()).span(one, Offset(0))), "end");
+    assert_eq!(wrong(span(32, &[0; 4]).span(one, Offset(0))), "end");
+    for (at, with, runs) in
+        [(28, 3_u32, 2), (28, 1 << 31, 2), (28, 1, 2), (28, 2, 2), (32, 3, 3), (32, 5000, 5000)]
+    {
+        let sealed = span(at, &with.to_le_bytes());
+        let found = sealed.span(one, Offset(0)).unwrap().unwrap();
+        assert_eq!(found.runs, runs);
+        assert_eq!(wrong(sealed.runs(&found, Offset(0), all)), "Runs", "{at} {with}");
+        assert_eq!(wrong(sealed.first_created(&found, WallTime(1000))), "Runs", "{at} {with}");
+    }
+    // Fewer spans than the header counts.
+    let lacking = index_with(Section::Spans, 52, &[0; 52]);
+    assert_eq!(wrong(lacking.spans(&mut |_| ())), "Spans");
+}
+
+#[test]
+fn index_headers() {
+    let file = finish(Builder::new(LOG, SEGMENT));
+    let with = |at: usize, with: &[u8]| {
+        let mut edited = edit(&file[..BLOCK_BYTES], 8, at, with);
+        edited.extend_from_slice(&file[BLOCK_BYTES..]);
+        Sealed::open(Memory(edited), LOG, SEGMENT).map(|sealed| *sealed.info()).map_err(|error| match error {
+            IndexError::Header(error) => error,
+            other => panic!("{other}"),
+        })
+    };
+    assert!(with(0, &[]).is_ok());
+    assert_eq!(refused(with(6, &[4])), "kind");
+    assert_eq!(refused(with(7, &[1])), "flags");
+    assert_eq!(refused(with(12, &512_u32.to_le_bytes())), "block size");
+    assert_eq!(refused(with(16, &[8])), "log id, low half");
+    assert_eq!(refused(with(32, &[4])), "segment");
+    for (at, field) in [(40, "runs"), (44, "spans"), (48, "messages")] {
+        assert_eq!(refused(with(at, &u32::MAX.to_le_bytes())), field);
+        assert_eq!(refused(with(at, &1000_u32.to_le_bytes())), "file bytes");
+    }
+    assert_eq!(refused(with(72, &4096_u64.to_le_bytes())), "file bytes");
+    for at in [52, 80, BLOCK_BYTES - 1] {
+        assert_eq!(refused(with(at, &[1])), "reserved");
+    }
 }

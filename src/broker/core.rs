@@ -230,7 +230,7 @@ impl<J: Journal> Core<J> {
         if enough(&hits) {
             return hits;
         }
-        for segment in self.state.index.elsewhere(since) {
+        for segment in self.state.index.elsewhere(partition, hash, since) {
             let lookup = Lookup::Find { segment, partition, hash };
             match self.finds.get(&lookup) {
                 Some(ids) => hits.extend_from_slice(ids),

@@ -184,6 +184,7 @@ pub fn assemble<F: Fs, R: Ring<File = F::File>>(
         checkpoints: recovered.checkpoints,
         writing: None,
         removal: Removal::default(),
+        filters: crate::index::tiers::Builder::default(),
     };
     let channels =
         Channels { jobs, outcomes: outcomes_receiver, lookups: Lookups::new(asks, looked_up_receiver) };

@@ -106,6 +106,7 @@ impl<R: Ring> Storage<R> {
         for segment in core.journal.take_dropped() {
             core.journal.drop_segment(segment);
         }
+        core.journal.load_filters(core.state.index.unknown().collect());
         Storage {
             core,
             space: Space::default(),
@@ -354,6 +355,10 @@ impl<R: Ring> Storage<R> {
         }
         for segment in core.journal.take_indexed() {
             core.state.index.set_indexed(segment);
+        }
+        if let Some(filters) = core.journal.take_filters() {
+            let replaced = core.state.index.set_tiers(filters);
+            core.journal.drop_filters(replaced);
         }
         let most = core.journal.resident_bytes_max();
         let partitions = &mut core.state.partitions;

@@ -25,6 +25,7 @@ use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
 use crate::index::Lookup;
 use crate::index::rows::SegmentRows;
+use crate::index::tiers::Tiers;
 use crate::io::{AlignedBuf, Clock, Completion, Ring};
 use crate::log::appender::{Frame, Stamp, empty_body};
 use crate::log::cache::TailCache;
@@ -155,6 +156,10 @@ pub struct Engine<R: Ring> {
     pub(super) dropped: Vec<FileNumber>,
     /// The next submit moves on to the next segment, whatever room there is.
     pub(super) roll_asked: bool,
+    /// Filters that are new.
+    filters: Option<Arc<Tiers>>,
+    /// Steps of work on filters that maintenance has to do.
+    filter_steps: usize,
     completions: Vec<Completion>,
     poison: Option<Poison>,
     /// Bytes of runs that did not fit the active segment; the next `submit` rolls for them.
@@ -207,6 +212,8 @@ impl<R: Ring> Engine<R> {
             waiting: 0,
             dropped: parts.dropped,
             roll_asked: false,
+            filters: None,
+            filter_steps: 0,
             completions: Vec::new(),
             poison: None,
             wanted: std::cell::Cell::new(0),
@@ -490,7 +497,17 @@ impl<R: Ring> Engine<R> {
                     }
                     self.prepare_again_at_us = self.clock.boot_us() + PREPARE_AGAIN_US;
                 }
-                Outcome::Indexed(segment) => self.indexed.push(segment),
+                Outcome::Indexed { segment, filters } => {
+                    self.indexed.push(segment);
+                    self.new_filters(Some(filters));
+                }
+                Outcome::Filtered { filters, more } => {
+                    self.filter_steps = self.filter_steps.saturating_sub(1);
+                    if more {
+                        self.step_filters(None);
+                    }
+                    self.new_filters(filters);
+                }
                 Outcome::NotIndexed { segment, error } => {
                     tracing::warn!("cannot write the index of segment {segment}, it stays in memory: {error}")
                 }
@@ -591,6 +608,38 @@ impl<R: Ring> Engine<R> {
     /// Segments whose index file is durable now.
     pub fn take_indexed(&mut self) -> Vec<FileNumber> {
         std::mem::take(&mut self.indexed)
+    }
+
+    /// Has the filters of sealed segments loaded, little by little.
+    pub fn load_filters(&mut self, segments: Vec<FileNumber>) {
+        if self.jobs.send(Job::LoadFilters(segments)).is_ok() {
+            self.filter_steps += 1;
+        }
+    }
+
+    /// Filters that are new.
+    pub fn take_filters(&mut self) -> Option<Arc<Tiers>> {
+        self.filters.take()
+    }
+
+    /// Has filters that were replaced dropped where that disturbs nobody.
+    pub fn drop_filters(&mut self, replaced: Arc<Tiers>) {
+        self.step_filters(Some(replaced));
+    }
+
+    fn new_filters(&mut self, filters: Option<Arc<Tiers>>) {
+        if let Some(filters) = filters
+            && let Some(unused) = self.filters.replace(filters)
+        {
+            self.step_filters(Some(unused));
+        }
+    }
+
+    /// One step at a time is under way, so that other jobs wait for one at most.
+    fn step_filters(&mut self, replaced: Option<Arc<Tiers>>) {
+        if (replaced.is_some() || self.filter_steps == 0) && self.jobs.send(Job::Filters(replaced)).is_ok() {
+            self.filter_steps += 1;
+        }
     }
 
     /// Bytes of rows that may stay in memory once index files know them.

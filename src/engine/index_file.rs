@@ -12,8 +12,11 @@ use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind};
 use crate::format::index::{Builder, RunRow};
 use crate::format::run::{RunForm, Runs};
 use crate::index::rows::SegmentRows;
+
+use crate::index::tiers::{self, Due, Keys, Leaf};
 use crate::io::{AlignedBuf, Fs, FsFile, OpenMode};
 use crate::log::files::Layout;
+use crate::log::sealed::{IndexError, Sealed};
 use crate::log::walk::{Found, OpenError, Walk};
 use crate::types::{FileNumber, IdHash, LogId, MessageId};
 
@@ -69,7 +72,7 @@ impl<File: FsFile> Walk<File> {
     }
 }
 
-/// Writes the index file of a segment from its rows.
+/// Writes the index file of a segment from its rows, and gives its filters.
 ///
 /// # Errors
 /// What the operating system said.
@@ -79,12 +82,14 @@ pub fn write<F: Fs>(
     log: LogId,
     segment: FileNumber,
     rows: &SegmentRows,
-) -> io::Result<()> {
+) -> io::Result<Leaf> {
     let mut builder = Builder::new(log, segment);
     let mut ids: Vec<(IdHash, MessageId)> = Vec::new();
+    let mut leaf = Leaf::empty(u32::try_from(rows.ids()).unwrap_or(u32::MAX), rows.last_logged());
     rows.each(segment, |partition, run, bare, of_run| {
         ids.clear();
         ids.extend(of_run);
+        ids.iter().for_each(|(hash, _)| leaf.insert(Keys::of(partition, *hash)));
         builder.push_run(
             RunRow {
                 partition,
@@ -100,7 +105,58 @@ pub fn write<F: Fs>(
             &ids,
         );
     });
-    store(fs, layout, segment, builder)
+    store(fs, layout, segment, builder)?;
+    Ok(leaf)
+}
+
+/// Reads what is due for the tiers of filters and puts it there: one segment's worth. Whether the tiers changed; `None`
+/// when nothing is due.
+///
+/// # Errors
+/// The index file of the segment does not answer. It is not built anew here: whoever looks an id up in it does that.
+pub fn read_due<F: Fs>(
+    fs: &F,
+    layout: &Layout,
+    log: LogId,
+    tiers: &mut tiers::Builder,
+) -> Result<Option<bool>, (FileNumber, IndexError)> {
+    let Some(due) = tiers.due() else { return Ok(None) };
+    let (Due::Filter(segment) | Due::Leaf(segment) | Due::Ids(segment)) = due;
+    let read = fs
+        .open(&layout.index(segment), OpenMode::Cached)
+        .map_err(IndexError::from)
+        .and_then(|file| Sealed::open(file, log, segment))
+        .and_then(|sealed| read_into(&sealed, due, tiers));
+    read.map(Some).map_err(|error| {
+        tiers.fail(due);
+        (segment, error)
+    })
+}
+
+fn read_into<File: FsFile>(
+    sealed: &Sealed<File>,
+    due: Due,
+    tiers: &mut tiers::Builder,
+) -> Result<bool, IndexError> {
+    let info = *sealed.info();
+    match due {
+        Due::Filter(segment) => {
+            tiers.insert(segment, Leaf::new(sealed.filter()?, info.messages, info.last_logged));
+            Ok(true)
+        }
+        Due::Leaf(segment) => {
+            let mut leaf = Leaf::empty(info.messages, info.last_logged);
+            sealed.keys(&mut |key| leaf.insert(Keys::from_leaf(key)))?;
+            tiers.insert(segment, leaf);
+            Ok(true)
+        }
+        Due::Ids(_) => {
+            if let Some(sharing) = tiers.sharing() {
+                sealed.keys(&mut |key| sharing.insert(Keys::from_leaf(key)))?;
+            }
+            Ok(tiers.read())
+        }
+    }
 }
 
 /// Writes the index file of a segment from the segment. Only frames that chain up to its end count.

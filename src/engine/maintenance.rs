@@ -16,6 +16,7 @@ use crate::format::checkpoint::Ending;
 use crate::format::file_header::FileKind;
 use crate::format::superblock::Superblock;
 use crate::index::rows::SegmentRows;
+use crate::index::tiers::{self, Tiers};
 use crate::io::{Fs, Waker};
 use crate::log::files::{Layout, prepare};
 use crate::log::sealed::IndexError;
@@ -72,6 +73,10 @@ pub enum Job<File> {
     List(FileNumber),
     /// Remove a segment that was dropped, once both kept checkpoints are past that.
     Remove(Dropped<File>),
+    /// Load the filters of these sealed segments, in steps: each answers with what there is to do next.
+    LoadFilters(Vec<FileNumber>),
+    /// Go on with filters, one segment's worth, and drop those that were replaced: that may take a while.
+    Filters(Option<Arc<Tiers>>),
     /// Write the clean-shutdown mark and end.
     Close {
         /// Last seq.
@@ -94,7 +99,19 @@ pub enum Outcome<File> {
         free_bytes: u64,
     },
     /// The index file of a segment is there.
-    Indexed(FileNumber),
+    Indexed {
+        /// The segment.
+        segment: FileNumber,
+        /// All filters, with those of the segment.
+        filters: Arc<Tiers>,
+    },
+    /// A step of work on filters was done.
+    Filtered {
+        /// All filters, if they changed.
+        filters: Option<Arc<Tiers>>,
+        /// There is more to do.
+        more: bool,
+    },
     /// The index file could not be written.
     NotIndexed {
         /// Of this segment.
@@ -159,6 +176,8 @@ pub struct Maintenance<F: Fs> {
     pub writing: Option<Writing<F::File>>,
     /// Segments that go away.
     pub removal: Removal<F::File>,
+    /// Filters of sealed segments.
+    pub filters: tiers::Builder,
 }
 
 impl<F: Fs> Maintenance<F> {
@@ -205,7 +224,10 @@ impl<F: Fs> Maintenance<F> {
             }
             Job::Index { segment, rows } => {
                 match index_file::write(&self.fs, &self.layout, self.log, segment, &rows) {
-                    Ok(()) => Outcome::Indexed(segment),
+                    Ok(leaf) => {
+                        self.filters.insert_sealed(segment, leaf);
+                        Outcome::Indexed { segment, filters: self.filters.tiers() }
+                    }
                     Err(error) => Outcome::NotIndexed { segment, error },
                 }
             }
@@ -220,6 +242,14 @@ impl<F: Fs> Maintenance<F> {
                 self.remove_dropped();
                 Outcome::Waiting(self.removal.dropped.len())
             }
+            Job::LoadFilters(segments) => {
+                self.filters.want(segments);
+                Outcome::Filtered { filters: None, more: true }
+            }
+            Job::Filters(replaced) => {
+                drop(replaced);
+                self.tend_filters()
+            }
             Job::Close { seq } => {
                 if let Some(unended) = self.writing.take() {
                     unended.abandon(&self.fs);
@@ -231,6 +261,19 @@ impl<F: Fs> Maintenance<F> {
                     Ok(()) => Outcome::Closed,
                     Err(error) => Outcome::SuperblockFailed(error),
                 }
+            }
+        }
+    }
+
+    fn tend_filters(&mut self) -> Outcome<F::File> {
+        match index_file::read_due(&self.fs, &self.layout, self.log, &mut self.filters) {
+            Ok(None) => Outcome::Filtered { filters: None, more: false },
+            Ok(Some(changed)) => {
+                Outcome::Filtered { filters: changed.then(|| self.filters.tiers()), more: true }
+            }
+            Err((segment, error)) => {
+                tracing::warn!("segment {segment} goes without a filter for now: {error}");
+                Outcome::Filtered { filters: None, more: true }
             }
         }
     }

@@ -65,6 +65,7 @@ impl<F: Fs> Maintenance<F> {
         self.removal.dropped = wait;
         for dropped in gone {
             let segment = dropped.segment;
+            self.filters.remove(segment);
             match self.remove(&dropped) {
                 Ok(recycled) => tracing::debug!(%segment, recycled, "a segment is gone"),
                 Err(error) => {

@@ -18,8 +18,9 @@ pub mod cold;
 pub mod rows;
 pub mod runs;
 pub mod spans;
+pub mod tiers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -31,6 +32,7 @@ use cold::ColdRows;
 use rows::SegmentRows;
 use runs::{Place, Run};
 use spans::{Span, Spans};
+use tiers::{Candidates, Keys, Tiers};
 
 /// A question that the index file of a segment answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -170,6 +172,12 @@ impl Segment {
 #[derive(Debug, Default)]
 pub struct Index {
     segments: BTreeMap<FileNumber, Segment>,
+    /// Segments whose rows are in memory.
+    with_rows: BTreeSet<FileNumber>,
+    /// Filters of segments that have an index file.
+    tiers: Arc<Tiers>,
+    /// Segments whose rows are not in memory and that have no filter, as after a start: they may hold anything.
+    unknown: BTreeSet<FileNumber>,
     /// Rows that were looked up lately.
     pub cold: ColdRows,
     /// Ids in the last segment that was begun: how many the next one is prepared for.
@@ -195,9 +203,10 @@ impl Index {
         readable: bool,
     ) {
         let expected = self.expected_ids;
-        let segment = self.segments.entry(place.segment).or_insert_with(|| Segment {
-            rows: Some(Arc::new(SegmentRows::with_capacity(expected))),
-            ..Segment::default()
+        let with_rows = &mut self.with_rows;
+        let segment = self.segments.entry(place.segment).or_insert_with(|| {
+            with_rows.insert(place.segment);
+            Segment { rows: Some(Arc::new(SegmentRows::with_capacity(expected))), ..Segment::default() }
         });
         segment.last_logged = segment.last_logged.max(run.logged);
         let Some(rows) = segment.rows.as_mut().and_then(Arc::get_mut) else {
@@ -234,7 +243,7 @@ impl Index {
 
     /// Adds what the index file of a segment says about a partition.
     pub fn attach(&mut self, spans: &mut Spans, span: Span) {
-        self.segments.entry(span.segment).or_default().live += span.messages();
+        self.known(span.segment).live += span.messages();
         for (segment, messages) in spans.attach(span) {
             self.died(segment, messages);
         }
@@ -242,9 +251,9 @@ impl Index {
 
     /// Adds a segment that only its index file knows.
     pub fn attach_segment(&mut self, info: &IndexInfo) {
-        let segment = self.segments.entry(info.segment).or_default();
-        segment.indexed = true;
         self.changes += 1;
+        let segment = self.known(info.segment);
+        segment.indexed = true;
         segment.last_logged = segment.last_logged.max(info.last_logged);
         segment.messages = u64::from(info.messages - info.bare);
         segment.entry_bytes = info.entry_bytes;
@@ -255,6 +264,7 @@ impl Index {
     pub fn drop_segments(&mut self, first: FileNumber, last: FileNumber) {
         let numbers: Vec<FileNumber> = self.segments.range(first..=last).map(|(number, _)| *number).collect();
         for number in numbers {
+            self.unknown.remove(&number);
             let known = self.segments.remove(&number);
             let rows = known.and_then(|known| known.rows);
             self.resident_bytes -= rows.map_or(0, |rows| rows.bytes()).min(self.resident_bytes);
@@ -278,7 +288,7 @@ impl Index {
 
     /// The index file of a segment is durable and answers from now on.
     pub fn set_indexed(&mut self, segment: FileNumber) {
-        self.segments.entry(segment).or_default().indexed = true;
+        self.known(segment).indexed = true;
         self.changes += 1;
     }
 
@@ -286,6 +296,29 @@ impl Index {
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// A segment; one that is new here has no rows in memory.
+    fn known(&mut self, segment: FileNumber) -> &mut Segment {
+        let (unknown, tiers) = (&mut self.unknown, &self.tiers);
+        self.segments.entry(segment).or_insert_with(|| {
+            if !tiers.knows(segment) {
+                unknown.insert(segment);
+            }
+            Segment::default()
+        })
+    }
+
+    /// Takes new filters in; the ones before, which whoever has the time should drop.
+    pub fn set_tiers(&mut self, tiers: Arc<Tiers>) -> Arc<Tiers> {
+        // Only a segment that was removed loses its filter.
+        self.unknown.retain(|segment| !tiers.knows(*segment) && self.segments.contains_key(segment));
+        std::mem::replace(&mut self.tiers, tiers)
+    }
+
+    /// Segments that have no filter and whose rows are not in memory.
+    pub fn unknown(&self) -> impl Iterator<Item = FileNumber> {
+        self.unknown.iter().copied()
     }
 
     /// Messages of a segment ceased to be live.
@@ -326,12 +359,13 @@ impl Index {
         mut spans_of: impl FnMut(PartitionId, &mut dyn FnMut(&mut Spans)),
     ) -> bool {
         if self.evicting.is_none() && self.resident_bytes > most {
-            let oldest = self.segments.iter().find(|(_, segment)| segment.indexed && segment.rows.is_some());
-            self.evicting = oldest.map(|(number, _)| (*number, 0));
+            let is_indexed = |number: &&FileNumber| self.segments.get(*number).is_some_and(|it| it.indexed);
+            self.evicting = self.with_rows.iter().find(is_indexed).map(|number| (*number, 0));
         }
         let Some((number, done)) = self.evicting else { return false };
         let Some(rows) = self.rows(number) else {
             self.evicting = None;
+            self.with_rows.remove(&number);
             return true;
         };
         let partitions = rows.partitions();
@@ -347,6 +381,10 @@ impl Index {
         self.resident_bytes = self.resident_bytes.saturating_sub(rows.bytes());
         if let Some(segment) = self.segments.get_mut(&number) {
             segment.rows = None;
+            self.with_rows.remove(&number);
+            if !self.tiers.knows(number) {
+                self.unknown.insert(number);
+            }
         }
         true
     }
@@ -418,8 +456,9 @@ impl Index {
     /// Appends the messages of a partition with this id that are in resident rows of segments that were written to at
     /// or after `not_before`, segment by segment.
     pub fn find_resident(&self, partition: PartitionId, hash: IdHash, not_before: LogTime, hits: &mut Ids) {
-        for segment in self.segments.values().rev() {
-            if segment.last_logged >= not_before
+        for number in self.with_rows.iter().rev() {
+            if let Some(segment) = self.segments.get(number)
+                && segment.last_logged >= not_before
                 && let Some(rows) = &segment.rows
             {
                 rows.find(partition, hash, hits);
@@ -427,14 +466,17 @@ impl Index {
         }
     }
 
-    /// The other segments that may hold such messages, newest first.
-    pub fn elsewhere(&self, not_before: LogTime) -> impl Iterator<Item = FileNumber> {
-        let cold = self
-            .segments
-            .iter()
-            .rev()
-            .filter(move |(_, segment)| segment.rows.is_none() && segment.last_logged >= not_before);
-        cold.map(|(number, _)| *number)
+    /// The other segments that may hold such messages, newest first. Those without a filter may.
+    #[must_use]
+    pub fn elsewhere(&self, partition: PartitionId, hash: IdHash, not_before: LogTime) -> Candidates {
+        let mut candidates = self.tiers.candidates(Keys::of(partition, hash), not_before);
+        candidates.extend(self.unknown.iter().copied());
+        candidates.retain(|number| {
+            let segment = self.segments.get(number);
+            segment.is_some_and(|segment| segment.rows.is_none() && segment.last_logged >= not_before)
+        });
+        candidates.sort_unstable_by(|one, other| other.cmp(one));
+        candidates
     }
 
     /// Whether the rows of all messages from `from` to `to` are in memory.

@@ -180,6 +180,12 @@ impl SegmentRows {
         self.ids.len()
     }
 
+    /// Log time of the newest append.
+    #[must_use]
+    pub fn last_logged(&self) -> LogTime {
+        self.runs.iter().map(|run| run.logged).max().unwrap_or(LogTime(0))
+    }
+
     /// Bytes of memory, about.
     #[must_use]
     pub fn bytes(&self) -> u64 {

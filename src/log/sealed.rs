@@ -124,8 +124,41 @@ impl<File: FsFile> Sealed<File> {
     /// A page is damaged; spans of the pages before it were handed out.
     pub fn spans(&self, each: &mut dyn FnMut(SpanRow)) -> Result<(), IndexError> {
         let first = self.info.first_page(Section::Spans);
+        let mut spans = 0;
         for page in first..first + self.info.pages(Section::Spans) {
-            self.rows(page)?.into_iter().for_each(&mut *each);
+            let rows = self.rows(page)?;
+            spans += rows.len() as u64;
+            rows.into_iter().for_each(&mut *each);
+        }
+        if spans != u64::from(self.info.spans) {
+            return Err(IndexError::Missing { section: Section::Spans, row: self.info.spans });
+        }
+        Ok(())
+    }
+
+    /// What each message is filed under, page by page. In memory: the partitions of the runs.
+    ///
+    /// # Errors
+    /// A page is damaged, or rows are missing; keys of the pages before it were handed out.
+    pub fn keys(&self, each: &mut dyn FnMut(u64)) -> Result<(), IndexError> {
+        let mut partitions = Vec::with_capacity(self.info.runs as usize);
+        let first = self.info.first_page(Section::Runs);
+        for page in first..first + self.info.pages(Section::Runs) {
+            partitions.extend(self.rows(page)?.into_iter().map(|run: RunRow| run.partition));
+        }
+        let mut messages = 0;
+        let first = self.info.first_page(Section::Messages);
+        for page in first..first + self.info.pages(Section::Messages) {
+            for message in self.rows::<IdRow>(page)? {
+                let partition = partitions.get(message.run as usize);
+                let partition =
+                    *partition.ok_or(IndexError::Missing { section: Section::Runs, row: message.run })?;
+                each(id_key(partition, message.hash));
+                messages += 1;
+            }
+        }
+        if messages < self.info.messages {
+            return Err(IndexError::Missing { section: Section::Messages, row: messages });
         }
         Ok(())
     }
@@ -141,12 +174,22 @@ impl<File: FsFile> Sealed<File> {
             .find(|row| row.partition == partition && !row.bare && row.base <= offset && offset < row.end))
     }
 
+    /// A run of a span by its place in it.
+    fn run(&self, span: &SpanRow, place: u32) -> Result<RunRow, IndexError> {
+        let row = span.first_run.saturating_add(place);
+        let run: RunRow = self.row(Section::Runs, row)?;
+        if !is_of(&run, span) {
+            return Err(IndexError::Missing { section: Section::Runs, row });
+        }
+        Ok(run)
+    }
+
     /// The first run of a span for which `is_before` does not hold, as a row number; it holds for a prefix of them.
     fn first(&self, span: &SpanRow, is_before: impl Fn(&RunRow) -> bool) -> Result<u32, IndexError> {
         let (mut low, mut high) = (0, span.runs);
         while low < high {
             let middle = low + (high - low) / 2;
-            if is_before(&self.row(Section::Runs, span.first_run.saturating_add(middle))?) {
+            if is_before(&self.run(span, middle)?) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -174,10 +217,11 @@ impl<File: FsFile> Sealed<File> {
             let rows: Vec<RunRow> = self.rows(self.info.first_page(Section::Runs) + page)?;
             let wanted = rows.get((row % per_page) as usize..).unwrap_or_default();
             let take = wanted.len().min((end - row) as usize);
-            if take == 0 {
+            let wanted = wanted.get(..take).unwrap_or_default();
+            if take == 0 || !wanted.iter().all(|run| is_of(run, span)) {
                 return Err(IndexError::Missing { section: Section::Runs, row });
             }
-            runs.extend_from_slice(wanted.get(..take).unwrap_or_default());
+            runs.extend_from_slice(wanted);
             row += take as u32;
         }
         Ok(runs)
@@ -192,7 +236,7 @@ impl<File: FsFile> Sealed<File> {
         if first == span.runs {
             return Ok(None);
         }
-        self.row(Section::Runs, span.first_run.saturating_add(first)).map(Some)
+        self.run(span, first).map(Some)
     }
 
     /// The messages of a partition with an id: offset, message id and log time, newest first.
@@ -240,4 +284,10 @@ impl<File: FsFile> Sealed<File> {
         }
         Filter::from_bytes(bits).ok_or(IndexError::Missing { section: Section::Filter, row: 0 })
     }
+}
+
+/// Whether a run is where its span says that it is.
+fn is_of(run: &RunRow, span: &SpanRow) -> bool {
+    let end = run.base.0 + u64::from(run.count);
+    run.partition == span.partition && run.bare == span.bare && run.base >= span.base && end <= span.end.0
 }
