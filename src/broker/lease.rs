@@ -26,7 +26,7 @@ impl<J: Journal> Core<J> {
         let Some(holders) = self.state.leases.get(&lease) else { return SmallVec::new() };
         let held = holders.iter().filter_map(|key| {
             self.state.groups.get(&key.1)?; // gone with its queue, where the cursor may still be
-            let cursor = *self.state.cursors.get(key)?;
+            let cursor = self.state.cursors.get(key)?;
             let live = live_lease(&cursor, self.now).filter(|live| live.id == lease)?;
             Some((*key, cursor, live))
         });

@@ -11,6 +11,7 @@
 pub mod ack;
 pub mod command;
 pub mod core;
+pub mod cursors;
 mod dead_letters;
 mod graveyard;
 pub mod handle;

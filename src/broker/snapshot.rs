@@ -33,17 +33,20 @@
 
 use std::ops::Bound;
 
+use super::cursors::CursorKey;
 use super::state::State;
 use crate::engine::machine::SnapshotCursor;
-use crate::format::delta::{Cause, CursorDelta, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef};
+use crate::format::delta::{Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef};
 
 /// The tables, in their order: what others refer to comes first.
 const NEXT_IDS: u8 = 0;
 const QUEUES: u8 = 1;
 const GROUPS: u8 = 2;
 const PARTITIONS: u8 = 3;
-const CURSORS: u8 = 4;
-const DEAD_LETTERS: u8 = 5;
+/// A cursor that moves from one of these tables to the other meanwhile changes by that, so replay brings it.
+const IDLE_CURSORS: u8 = 4;
+const FULL_CURSORS: u8 = 5;
+const DEAD_LETTERS: u8 = 6;
 
 type Each<'a> = &'a mut dyn FnMut(&Delta<'_>);
 
@@ -70,9 +73,12 @@ pub(super) fn slice(state: &State, cursor: &mut SnapshotCursor, budget: usize, e
             PARTITIONS => {
                 down(&mut cursor.below, state.partitions.len(), &mut left, |at| partition(state, at, each))
             }
-            CURSORS => {
-                down(&mut cursor.below, state.cursors.len(), &mut left, |at| cursor_at(state, at, each))
-            }
+            IDLE_CURSORS => down(&mut cursor.below, state.cursors.idle_len(), &mut left, |at| {
+                cursor_at(state.cursors.idle_at(at), each);
+            }),
+            FULL_CURSORS => down(&mut cursor.below, state.cursors.full_len(), &mut left, |at| {
+                cursor_at(state.cursors.full_at(at), each);
+            }),
             DEAD_LETTERS => dead_letters(state, cursor, &mut left, each),
             _ => return true,
         };
@@ -136,14 +142,9 @@ fn partition(state: &State, at: usize, each: Each<'_>) {
     }));
 }
 
-fn cursor_at(state: &State, at: usize, each: Each<'_>) {
-    let Some(((partition, group), known)) = state.cursors.get_index(at) else { return };
-    each(&Delta::Cursor(CursorDelta {
-        partition: *partition,
-        group: *group,
-        cause: Cause::Checkpoint,
-        state: *known,
-    }));
+fn cursor_at(at: Option<(CursorKey, CursorState)>, each: Each<'_>) {
+    let Some(((partition, group), state)) = at else { return };
+    each(&Delta::Cursor(CursorDelta { partition, group, cause: Cause::Checkpoint, state }));
 }
 
 /// Walks upwards by key: letters come and go on either side of where the walk stands, and keys stay.

@@ -348,7 +348,7 @@ fn cursors_go_back_and_forth_and_leases_follow() {
     bench.cursor(2, 1, 1, Some(8));
     let rebuilt = bench.check();
     assert_eq!(rebuilt.leases.len(), 1);
-    assert_eq!(rebuilt.cursors[&(PartitionId(1), GroupId(1))].next, Offset(3));
+    assert_eq!(rebuilt.cursors.get(&(PartitionId(1), GroupId(1))).unwrap().next, Offset(3));
 }
 
 #[test]

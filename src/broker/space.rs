@@ -238,7 +238,7 @@ impl<R: Ring> Storage<R> {
         queue.groups.values().any(|group| {
             let cursor = state.cursors.get(&(partition, *group));
             let lease =
-                cursor.and_then(|cursor| live_lease(cursor, self.core.now).map(|lease| (cursor, lease)));
+                cursor.and_then(|cursor| live_lease(&cursor, self.core.now).map(|lease| (cursor, lease)));
             lease.is_some_and(|(cursor, lease)| cursor.next < end && lease.end >= base)
         })
     }

@@ -14,6 +14,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
 
+use super::cursors::Cursors;
 use super::graveyard::{Grave, Letters};
 use super::snapshot;
 use crate::engine::machine::{Impossible, Machine, SnapshotCursor};
@@ -150,7 +151,7 @@ pub struct State {
     /// Groups.
     pub groups: Table<GroupId, Group>,
     /// Cursors; for a while also those of deleted queues, whose groups are in no table any more.
-    pub cursors: Table<(PartitionId, GroupId), CursorState>,
+    pub cursors: Cursors,
     /// Which cursors carry a lease, live or expired.
     pub leases: HashMap<LeaseId, SmallVec<[(PartitionId, GroupId); 1]>>,
     /// Where messages are, and which transaction ids were seen.
@@ -188,7 +189,7 @@ impl Default for State {
             queue_names: HashMap::new(),
             partitions: Table::default(),
             groups: Table::default(),
-            cursors: Table::default(),
+            cursors: Cursors::default(),
             leases: HashMap::new(),
             index: Index::default(),
             seeds: HashMap::new(),
@@ -233,7 +234,7 @@ impl State {
     pub fn cursor_or_seed(&self, partition: &Partition, group: &Group) -> Result<CursorState, Lookup> {
         let key = (partition.id, group.id);
         if let Some(cursor) = self.cursors.get(&key) {
-            let mut cursor = *cursor;
+            let mut cursor = cursor;
             cursor.next = cursor.next.max(partition.start);
             return Ok(cursor);
         }

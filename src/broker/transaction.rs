@@ -198,7 +198,7 @@ impl<J: Journal> Core<J> {
                     return false; // gone with its queue, where the cursor may still be
                 }
                 let cursor = self.state.cursors.get(holder);
-                cursor.and_then(|cursor| ack::live_lease(cursor, self.now)).is_some()
+                cursor.and_then(|cursor| ack::live_lease(&cursor, self.now)).is_some()
             })
         })
     }

@@ -241,7 +241,7 @@ impl<J: Journal> Core<J> {
             return AckOutcome::Refused(AckRefusal::NoCursor);
         };
         let key = (partition.id, *consumer);
-        let Some(before) = ahead.and_then(|ahead| ahead.get(&key)).or_else(|| self.state.cursors.get(&key))
+        let Some(before) = ahead.and_then(|ahead| ahead.get(&key).copied()).or_else(|| self.state.cursors.get(&key))
         else {
             return AckOutcome::Refused(AckRefusal::NoCursor);
         };
@@ -251,11 +251,11 @@ impl<J: Journal> Core<J> {
             repeats,
         };
         let mut asked = Vec::new();
-        let items = self.resolve(partition, before, items, &mut asked);
+        let items = self.resolve(partition, &before, items, &mut asked);
         if !asked.is_empty() {
             return AckOutcome::Load(Block::Index(asked));
         }
-        let mut decision = decide::decide(before, group.lease, &items, rules, self.now);
+        let mut decision = decide::decide(&before, group.lease, &items, rules, self.now);
         let mut copy = None;
         if let Fate::Filed { offset, .. } = decision.fate {
             match self.fetch(partition, offset) {
@@ -266,11 +266,11 @@ impl<J: Journal> Core<J> {
                         queue = %queue.name, partition = %partition.id, %offset, cause,
                         "a message could not be read, so it was not dead-lettered; check the log with the offline tool"
                     );
-                    decision.unreadable(before, &items);
+                    decision.unreadable(&before, &items);
                 }
             }
         }
-        AckOutcome::Plan(Box::new(AckPlan { key, before: *before, decision, copy }))
+        AckOutcome::Plan(Box::new(AckPlan { key, before, decision, copy }))
     }
 
     /// Where the items' messages are. Appends to `asked` what has to be looked up before that can be said.

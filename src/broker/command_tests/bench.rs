@@ -233,7 +233,7 @@ impl Bench {
     pub(super) fn cursor(&self, partition: PartitionId, group: &str) -> CursorState {
         let queue = self.core.state.partitions.get(&partition).unwrap().queue;
         let group = self.core.state.queues.get(&queue).unwrap().groups.get(group).unwrap();
-        *self.core.state.cursors.get(&(partition, *group)).unwrap()
+        self.core.state.cursors.get(&(partition, *group)).unwrap()
     }
 
     pub(super) fn ack(&mut self, group: &str, items: Vec<AckItem>) -> Vec<AckVerdict> {

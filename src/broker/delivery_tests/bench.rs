@@ -349,7 +349,8 @@ impl Bench {
     }
 
     pub(super) fn cursor(&self, queue: &str, partition: &str, group: &str) -> CursorState {
-        self.core.state.cursors[&(self.partition(queue, partition), self.registered(queue, group).unwrap())]
+        let key = (self.partition(queue, partition), self.registered(queue, group).unwrap());
+        self.core.state.cursors.get(&key).unwrap()
     }
 
     /// Records staged so far.
