@@ -60,8 +60,26 @@ fn group(state: &mut State, id: u64, queue: u64) {
     );
 }
 
+/// Set in the process that measures.
+const MEASURING: &str = "COMB_TEST_MEASURING";
+
+/// The measuring is done by a process whose allocator gives large blocks back at once: what tables left behind while
+/// they grew is not part of what the state takes.
 #[test]
 fn idle_partitions_cursors_and_groups_take_what_they_may() {
+    if std::env::var_os(MEASURING).is_some() {
+        return measure();
+    }
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "idle_partitions_cursors_and_groups_take_what_they_may", "--nocapture"])
+        .env("MALLOC_MMAP_THRESHOLD_", "65536")
+        .env(MEASURING, "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn measure() {
     let mut state = State::default();
     queue(&mut state, 1);
     group(&mut state, 1, 1);

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use smol_str::SmolStr;
 use thiserror::Error;
 
 use crate::format::run::RunHeader;
@@ -179,7 +180,7 @@ pub struct Claim {
     /// The partition.
     pub partition: PartitionId,
     /// Its name.
-    pub partition_name: Arc<str>,
+    pub partition_name: SmolStr,
     /// Which delivery of the first message this is, from 1.
     pub attempt: u32,
     /// The messages, in offset order.
@@ -452,7 +453,7 @@ pub struct DeadLetterRow {
     /// Queue name.
     pub queue: Arc<str>,
     /// Partition name.
-    pub partition_name: Arc<str>,
+    pub partition_name: SmolStr,
     /// Partition it was in.
     pub partition: PartitionId,
     /// Group that gave it up.

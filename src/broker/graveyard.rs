@@ -11,13 +11,10 @@
 //!
 //! Must not: change what any answer says.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use hashbrown::hash_map::IntoIter;
-
+use super::names::IntoValues;
 use super::state::State;
 use crate::types::{DeadLetterId, GroupId, PartitionId, WallTime};
+use std::collections::BTreeSet;
 
 /// Keys of dead letters.
 pub(super) type Letters = BTreeSet<(WallTime, DeadLetterId)>;
@@ -26,7 +23,7 @@ pub(super) type Letters = BTreeSet<(WallTime, DeadLetterId)>;
 #[derive(Debug)]
 pub(super) struct Grave {
     /// Partitions that are not open yet.
-    pub(super) partitions: IntoIter<Arc<str>, PartitionId>,
+    pub(super) partitions: IntoValues,
     /// The internal ones of its groups.
     pub(super) internal: Vec<PartitionId>,
     /// Its groups, which are gone already.
@@ -64,7 +61,7 @@ impl State {
     /// Frees one thing; `false` if there was none.
     fn free_one(&mut self, grave: &mut Grave) -> bool {
         if grave.open.is_none() {
-            let next = grave.partitions.next().map(|(_, id)| id).or_else(|| grave.internal.pop());
+            let next = grave.partitions.next().or_else(|| grave.internal.pop());
             grave.open = next.map(|id| (id, 0));
         }
         let Some((partition, gone)) = &mut grave.open else {
@@ -81,8 +78,8 @@ impl State {
         } else {
             if let Some(known) = self.partitions.swap_remove(partition) {
                 for span in known.spans.iter() {
-                    let messages = span.end.0.saturating_sub(span.base.max(known.start).0);
-                    self.index.died(span.segment, messages);
+                    let messages = span.end().0.saturating_sub(span.base.max(known.start).0);
+                    self.index.died(span.segment(), messages);
                 }
             }
             grave.open = None;

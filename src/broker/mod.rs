@@ -18,6 +18,7 @@ pub mod handle;
 pub mod journal;
 mod lease;
 mod matching;
+pub mod names;
 mod parked;
 mod pop;
 pub mod push;

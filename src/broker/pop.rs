@@ -14,7 +14,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -421,10 +420,11 @@ impl<J: Journal> Core<J> {
             match &pop.target {
                 PopTarget::Partition { partition, .. } => {
                     let queue = self.state.queues.get(queue);
-                    if let Some(partition) = queue.and_then(|queue| queue.partitions.get(partition.as_str()))
-                        && self.ready.is_listed(*partition, *group)
+                    if let Some(partition) =
+                        queue.and_then(|queue| queue.partitions.get(&self.state.partitions, partition))
+                        && self.ready.is_listed(partition, *group)
                     {
-                        look(*partition, *group);
+                        look(partition, *group);
                     }
                 }
                 _ => {
@@ -439,7 +439,8 @@ impl<J: Journal> Core<J> {
 
     fn take_named(&mut self, taking: &mut Taking<'_>, queue: QueueId, name: &str, group: GroupId) -> Taken {
         let queue = self.state.queues.get(&queue);
-        let Some(partition) = queue.and_then(|queue| queue.partitions.get(name)).copied() else {
+        let Some(partition) = queue.and_then(|queue| queue.partitions.get(&self.state.partitions, name))
+        else {
             return Taken::Enough;
         };
         // The list says so too, unless something changed in this very step.
@@ -514,7 +515,7 @@ impl<J: Journal> Core<J> {
             last: *last,
         });
         let pieces = pieces.collect();
-        let partition_name = Arc::clone(&known.name);
+        let partition_name = known.name.clone();
         let own = taking.pop.lease_seconds.unwrap_or(queue.options.lease_seconds);
         let seconds = u64::from(if own == 0 { LEASE_SECONDS } else { own });
 

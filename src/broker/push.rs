@@ -157,8 +157,8 @@ impl<J: Journal> Core<J> {
     pub(super) fn plan_push(&self, group: &PushGroup) -> PushPlan {
         let queue = self.state.queue_named(&group.queue);
         let partition = queue
-            .and_then(|queue| queue.partitions.get(group.partition.as_str()))
-            .and_then(|id| self.state.partitions.get(id));
+            .and_then(|queue| queue.partitions.get(&self.state.partitions, &group.partition))
+            .and_then(|id| self.state.partitions.get(&id));
         let window = queue.map_or(0, |queue| u64::from(queue.options.dedup_window_seconds));
         let since = self.now.minus_seconds(window);
         let base = partition.map_or(Offset(0), |partition| partition.next);

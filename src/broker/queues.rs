@@ -37,9 +37,13 @@ impl<J: Journal> Core<J> {
     /// A partition by name, created with its queue if there is none.
     pub(super) fn partition_on_use(&mut self, queue: &str, name: &str) -> PartitionId {
         let queue = self.queue_on_use(queue);
-        let known = self.state.queues.get(&queue).and_then(|queue| queue.partitions.get(name));
+        let known = self
+            .state
+            .queues
+            .get(&queue)
+            .and_then(|queue| queue.partitions.get(&self.state.partitions, name));
         if let Some(partition) = known {
-            return *partition;
+            return partition;
         }
         let (partition, created) = (self.state.next_partition, self.stamp());
         self.stage(&Delta::Partition(PartitionDef {

@@ -254,7 +254,7 @@ impl<J: Journal> Core<J> {
     /// Looks at every partition of a group's queue: once, when the group is registered.
     pub(super) fn look_at_group(&mut self, queue: QueueId, group: GroupId) {
         let Some(queue) = self.state.queues.get(&queue) else { return };
-        let mut partitions: Vec<PartitionId> = queue.partitions.values().copied().collect();
+        let mut partitions: Vec<PartitionId> = queue.partitions.values().collect();
         partitions.sort_unstable();
         for partition in partitions {
             self.look_at(partition, group);

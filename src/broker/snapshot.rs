@@ -36,7 +36,10 @@ use std::ops::Bound;
 use super::cursors::CursorKey;
 use super::state::State;
 use crate::engine::machine::SnapshotCursor;
-use crate::format::delta::{Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef};
+use crate::format::delta::{
+    Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef,
+};
+use crate::types::GroupId;
 
 /// The tables, in their order: what others refer to comes first.
 const NEXT_IDS: u8 = 0;
@@ -133,7 +136,7 @@ fn partition(state: &State, at: usize, each: Each<'_>) {
         partition: partition.id,
         queue: partition.queue,
         name: &partition.name,
-        dead_letters_of: partition.dead_letters_of,
+        dead_letters_of: partition.dead_letters_of.map(|group| GroupId(group.get())),
         next: partition.next,
         start: partition.start,
         last_created: partition.last_created,

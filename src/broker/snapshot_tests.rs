@@ -226,7 +226,7 @@ fn picture(state: &State) -> Vec<String> {
         lines.push(format!("name {name} {id}"));
     }
     for queue in state.queues.values() {
-        lines.extend(queue.partitions.iter().map(|link| format!("{} {link:?}", queue.id)));
+        lines.extend(queue.partitions.values().map(|link| format!("{} {link:?}", queue.id)));
         lines.extend(queue.groups.iter().map(|link| format!("{} {link:?}", queue.id)));
         lines.push(format!("{} {:?}", queue.id, queue.letters));
     }
@@ -529,7 +529,7 @@ impl Bench {
             }
             3..=5 => {
                 if let Some(queue) = queue
-                    && !self.live.queues[&QueueId(queue)].partitions.contains_key(name)
+                    && self.live.queues[&QueueId(queue)].partitions.get(&self.live.partitions, name).is_none()
                 {
                     self.partition(self.live.next_partition.0, queue, name, None);
                 }

@@ -8,14 +8,17 @@
 //! Must not: decide anything.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
+use smol_str::SmolStr;
 
 use super::cursors::Cursors;
 use super::graveyard::{Grave, Letters};
+use super::names::Names;
 use super::snapshot;
 use crate::engine::machine::{Impossible, Machine, SnapshotCursor};
 use crate::format::delta::{
@@ -52,7 +55,7 @@ pub struct Queue {
     /// Options.
     pub options: QueueOptions,
     /// Its partitions by name; internal ones are not here.
-    pub partitions: HashMap<Arc<str>, PartitionId>,
+    pub partitions: Names,
     /// Its groups by name.
     pub groups: HashMap<Arc<str>, GroupId>,
     /// Keys of the dead letters of its partitions.
@@ -67,9 +70,9 @@ pub struct Partition {
     /// Its queue.
     pub queue: QueueId,
     /// Name; empty for an internal one.
-    pub name: Arc<str>,
-    /// Set for the internal partition of a group's dead-letter copies.
-    pub dead_letters_of: Option<GroupId>,
+    pub name: SmolStr,
+    /// Set for the internal partition of a group's dead-letter copies: the group, whose numbers start at 1.
+    pub dead_letters_of: Option<NonZeroU64>,
     /// Offset of the next message.
     pub next: Offset,
     /// First kept offset.
@@ -324,7 +327,7 @@ impl State {
                 task: def.task.to_owned(),
                 created: def.created,
                 options: def.options.clone(),
-                partitions: HashMap::new(),
+                partitions: Names::default(),
                 groups: HashMap::new(),
                 letters: Letters::new(),
             },
@@ -343,7 +346,7 @@ impl State {
             self.touched.push(Touched::GroupGone(*group));
         }
         self.touched.push(Touched::Queue(id));
-        let (partitions, letters) = (queue.partitions.into_iter(), queue.letters);
+        let (partitions, letters) = (queue.partitions.into_values(), queue.letters);
         self.graveyard.push(Grave { partitions, internal, groups, letters, open: None });
     }
 
@@ -360,7 +363,6 @@ impl State {
             }
             return Err(impossible(format!("partition {} of unknown queue {}", def.partition, def.queue)));
         };
-        let name: Arc<str> = def.name.into();
         if let Some(group) = def.dead_letters_of {
             let Some(group) = self.groups.get_mut(&group) else {
                 if self.catching_up {
@@ -369,18 +371,22 @@ impl State {
                 return Err(impossible(format!("dead letters of unknown group {group}")));
             };
             group.dead_letter_partition = Some(def.partition);
-        } else if let Some(other) = queue.partitions.insert(Arc::clone(&name), def.partition)
-            && !(self.catching_up && other == def.partition)
-        {
-            return Err(impossible(format!("partition {} takes the name of {other}", def.partition)));
+        } else {
+            match queue.partitions.get(&self.partitions, def.name) {
+                None => queue.partitions.insert(def.name, def.partition),
+                Some(other) if self.catching_up && other == def.partition => {}
+                Some(other) => {
+                    return Err(impossible(format!("partition {} takes the name of {other}", def.partition)));
+                }
+            }
         }
         self.partitions.insert(
             def.partition,
             Partition {
                 id: def.partition,
                 queue: def.queue,
-                name,
-                dead_letters_of: def.dead_letters_of,
+                name: def.name.into(),
+                dead_letters_of: def.dead_letters_of.and_then(|group| NonZeroU64::new(group.0)),
                 next: def.next,
                 start: def.start,
                 last_created: def.last_created,
@@ -530,7 +536,7 @@ impl State {
     pub(super) fn bury_copy(&mut self, partition: PartitionId, offset: Offset) {
         self.copies.remove(&(partition, offset));
         let span = self.partitions.get(&partition).and_then(|known| known.spans.holding(offset));
-        if let Some(segment) = span.map(|span| span.segment) {
+        if let Some(segment) = span.map(|span| span.segment()) {
             self.index.died(segment, 1);
         }
     }

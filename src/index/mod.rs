@@ -243,7 +243,7 @@ impl Index {
 
     /// Adds what the index file of a segment says about a partition.
     pub fn attach(&mut self, spans: &mut Spans, span: Span) {
-        self.known(span.segment).live += span.messages();
+        self.known(span.segment()).live += span.messages();
         for (segment, messages) in spans.attach(span) {
             self.died(segment, messages);
         }
@@ -401,15 +401,15 @@ impl Index {
         let (mut offset, mut left) = (from, messages);
         for span in spans.from(from) {
             offset = offset.max(span.base);
-            let is_resident = self.resident(span.segment).is_some() && span.resident().is_some();
-            while offset < span.end && left > 0 {
+            let is_resident = self.resident(span.segment()).is_some() && span.resident().is_some();
+            while offset < span.end() && left > 0 {
                 let end = if is_resident {
-                    span.end
-                } else if let Some(run) = self.cold.get(span.segment, partition, offset) {
-                    run.end().min(span.end)
+                    span.end()
+                } else if let Some(run) = self.cold.get(span.segment(), partition, offset) {
+                    run.end().min(span.end())
                 } else {
-                    asked.push(Lookup::Runs { segment: span.segment, partition, from: offset });
-                    span.end
+                    asked.push(Lookup::Runs { segment: span.segment(), partition, from: offset });
+                    span.end()
                 };
                 left = left.saturating_sub(end.0 - offset.0);
                 offset = end;
@@ -439,18 +439,18 @@ impl Index {
     ) -> Result<Offset, Lookup> {
         let Some((before, after)) = spans.around(time) else { return Ok(end) };
         let Some(span) = before else { return Ok(after.unwrap_or(end)) };
-        let (Some(rows), Some(numbers)) = (self.resident(span.segment), span.resident()) else {
+        let (Some(rows), Some(numbers)) = (self.resident(span.segment()), span.resident()) else {
             return Err(Lookup::Created {
-                segment: span.segment,
+                segment: span.segment(),
                 partition,
                 base: span.base,
-                end: span.end,
+                end: span.end(),
                 time,
             });
         };
-        let run = |row: &u32| rows.run(*row, span.segment);
+        let run = |row: &u32| rows.run(*row, span.segment());
         let at = numbers.partition_point(|row| run(row).is_none_or(|run| run.created < time));
-        Ok(numbers.get(at).and_then(run).map_or(span.end, |run| run.base))
+        Ok(numbers.get(at).and_then(run).map_or(span.end(), |run| run.base))
     }
 
     /// Appends the messages of a partition with this id that are in resident rows of segments that were written to at
@@ -485,7 +485,7 @@ impl Index {
         spans
             .from(from)
             .take_while(|span| to.is_none_or(|to| span.base <= to))
-            .all(|span| self.resident(span.segment).is_some())
+            .all(|span| self.resident(span.segment()).is_some())
     }
 }
 
@@ -509,8 +509,8 @@ struct Reading<'a> {
 impl<'a> RunsFrom<'a> {
     fn begin(&mut self, span: &'a Span) {
         self.offset = self.offset.max(span.base);
-        let resident = self.index.resident(span.segment).zip(span.resident()).map(|(rows, numbers)| {
-            let run = |row: &u32| rows.run(*row, span.segment);
+        let resident = self.index.resident(span.segment()).zip(span.resident()).map(|(rows, numbers)| {
+            let run = |row: &u32| rows.run(*row, span.segment());
             let at = numbers.partition_point(|row| run(row).is_none_or(|run| run.end() <= self.offset));
             (rows, numbers.get(at..).unwrap_or_default().iter())
         });
@@ -526,12 +526,13 @@ impl Iterator for RunsFrom<'_> {
             if self.over {
                 return None;
             }
-            let Some(reading) = self.reading.as_mut().filter(|reading| self.offset < reading.span.end) else {
+            let Some(reading) = self.reading.as_mut().filter(|reading| self.offset < reading.span.end())
+            else {
                 let span = self.spans.next()?;
                 self.begin(span);
                 continue;
             };
-            let segment = reading.span.segment;
+            let segment = reading.span.segment();
             let run = match &mut reading.resident {
                 Some((rows, numbers)) => numbers.next().and_then(|row| rows.run(*row, segment)),
                 None => self.index.cold.get(segment, self.partition, self.offset),
@@ -542,7 +543,7 @@ impl Iterator for RunsFrom<'_> {
                     return Some(Ok(run));
                 }
                 // Rows that are here are all there are.
-                None if reading.resident.is_some() => self.offset = reading.span.end,
+                None if reading.resident.is_some() => self.offset = reading.span.end(),
                 None => {
                     self.over = true;
                     let (partition, from) = (self.partition, self.offset);

@@ -7,35 +7,63 @@ use smallvec::SmallVec;
 use super::runs::Run;
 use crate::types::{FileNumber, LogTime, Offset, WallTime};
 
-/// Consecutive messages of a partition in one segment. 48 bytes.
+/// Consecutive messages of a partition in one segment. 40 bytes: a partition has one at least.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First offset.
     pub base: Offset,
-    /// Offset behind the last.
-    pub end: Offset,
     /// Wall time of the first message.
     pub first_created: WallTime,
     /// Log time of the last message.
     pub last_logged: LogTime,
-    /// The segment.
-    pub segment: FileNumber,
+    count: u32,
+    segment: u32,
     /// Numbers of its runs among the rows of the segment, while those are resident.
     #[expect(clippy::box_collection, reason = "most spans have none, and a partition has a span always")]
     rows: Option<Box<Vec<u32>>>,
+}
+
+fn narrow(number: u64) -> u32 {
+    u32::try_from(number)
+        .unwrap_or_else(|_| unreachable!("a log has fewer than 2^32 segments, and a segment fewer messages"))
 }
 
 impl Span {
     /// A span whose rows are in the index file only.
     #[must_use]
     pub fn cold(segment: FileNumber, base: Offset, end: Offset, created: WallTime, logged: LogTime) -> Span {
-        Span { base, end, first_created: created, last_logged: logged, segment, rows: None }
+        Span {
+            base,
+            first_created: created,
+            last_logged: logged,
+            count: narrow(end.0 - base.0),
+            segment: narrow(segment.0),
+            rows: None,
+        }
+    }
+
+    /// Offset behind the last.
+    #[must_use]
+    pub fn end(&self) -> Offset {
+        Offset(self.base.0 + u64::from(self.count))
+    }
+
+    /// The segment.
+    #[must_use]
+    pub fn segment(&self) -> FileNumber {
+        FileNumber(u64::from(self.segment))
     }
 
     /// Messages in it.
     #[must_use]
     pub fn messages(&self) -> u64 {
-        self.end.0 - self.base.0
+        u64::from(self.count)
+    }
+
+    /// The part of it from `base` to before `end`. Its first message's time is that of the whole: an earlier one only
+    /// makes a search look closer.
+    fn part(&self, base: Offset, end: Offset) -> Span {
+        Span { base, count: narrow(end.0 - base.0), ..self.clone() }
     }
 
     pub(super) fn resident(&self) -> Option<&[u32]> {
@@ -55,40 +83,34 @@ impl Spans {
     /// its own span covers.
     pub(super) fn place(&mut self, run: &Run, row: u32) -> Option<Covered> {
         if let Some(last) = self.0.last_mut()
-            && last.end == run.base
-            && last.segment == run.place.segment
+            && last.end() == run.base
+            && last.segment() == run.place.segment
             && let Some(rows) = &mut last.rows
         {
             rows.push(row);
-            last.end = run.end();
+            last.count = narrow(run.end().0 - last.base.0);
             last.last_logged = run.logged;
             return None;
         }
-        Some(self.attach(Span {
-            base: run.base,
-            end: run.end(),
-            first_created: run.created,
-            last_logged: run.logged,
-            segment: run.place.segment,
-            rows: Some(Box::new(vec![row])),
-        }))
+        let rows = Some(Box::new(vec![row]));
+        let cold = Span::cold(run.place.segment, run.base, run.end(), run.created, run.logged);
+        Some(self.attach(Span { rows, ..cold }))
     }
 
     /// Puts a span in its place, over whatever is there.
     pub(super) fn attach(&mut self, span: Span) -> Covered {
         let mut covered = Covered::new();
-        let from = self.0.partition_point(|other| other.end <= span.base);
+        let from = self.0.partition_point(|other| other.end() <= span.base);
         let mut to = from;
         let mut keep: SmallVec<[Span; 2]> = SmallVec::new();
-        while let Some(other) = self.0.get(to).filter(|other| other.base < span.end) {
-            let (low, high) = (other.base.max(span.base), other.end.min(span.end));
-            covered.push((other.segment, high.0 - low.0));
+        while let Some(other) = self.0.get(to).filter(|other| other.base < span.end()) {
+            let (low, high) = (other.base.max(span.base), other.end().min(span.end()));
+            covered.push((other.segment(), high.0 - low.0));
             if other.base < low {
-                keep.push(Span { end: low, ..other.clone() });
+                keep.push(other.part(other.base, low));
             }
-            if high < other.end {
-                // Its first message's time is not known here; an earlier one only makes a search look closer.
-                keep.push(Span { base: high, ..other.clone() });
+            if high < other.end() {
+                keep.push(other.part(high, other.end()));
             }
             to += 1;
         }
@@ -102,7 +124,7 @@ impl Spans {
     /// The rows of a segment are no longer resident.
     pub(super) fn forget_rows(&mut self, segment: FileNumber) {
         for span in &mut self.0 {
-            if span.segment == segment {
+            if span.segment() == segment {
                 span.rows = None;
             }
         }
@@ -110,7 +132,7 @@ impl Spans {
 
     /// The spans from the one that holds `offset`, or the first one behind it.
     pub(super) fn from(&self, offset: Offset) -> std::slice::Iter<'_, Span> {
-        let first = self.0.partition_point(|span| span.end <= offset);
+        let first = self.0.partition_point(|span| span.end() <= offset);
         self.0.get(first..).unwrap_or_default().iter()
     }
 
@@ -135,8 +157,8 @@ impl Spans {
     pub fn overlap(&self, segment: FileNumber, base: Offset, end: Offset) -> u64 {
         self.from(base)
             .take_while(|span| span.base < end)
-            .filter(|span| span.segment == segment)
-            .map(|span| span.end.min(end).0.saturating_sub(span.base.max(base).0))
+            .filter(|span| span.segment() == segment)
+            .map(|span| span.end().min(end).0.saturating_sub(span.base.max(base).0))
             .sum()
     }
 
@@ -149,11 +171,11 @@ impl Spans {
             if span.base >= new {
                 break;
             }
-            let (low, high) = (span.base.max(old), span.end.min(new));
+            let (low, high) = (span.base.max(old), span.end().min(new));
             if low < high {
-                died.push((span.segment, high.0 - low.0));
+                died.push((span.segment(), high.0 - low.0));
             }
-            gone += usize::from(span.end <= new);
+            gone += usize::from(span.end() <= new);
         }
         self.0.drain(..gone);
         died
@@ -173,7 +195,7 @@ impl Spans {
     /// Offset behind the last.
     #[must_use]
     pub fn end(&self) -> Option<Offset> {
-        self.0.last().map(|span| span.end)
+        self.0.last().map(|span| span.end())
     }
 
     /// The first gap between its spans at or behind `start`: where it begins.
@@ -184,7 +206,7 @@ impl Spans {
             if span.base > expected {
                 return Some(expected);
             }
-            expected = expected.max(span.end);
+            expected = expected.max(span.end());
         }
         (expected < end).then_some(expected)
     }

@@ -241,7 +241,8 @@ impl<J: Journal> Core<J> {
             return AckOutcome::Refused(AckRefusal::NoCursor);
         };
         let key = (partition.id, *consumer);
-        let Some(before) = ahead.and_then(|ahead| ahead.get(&key).copied()).or_else(|| self.state.cursors.get(&key))
+        let Some(before) =
+            ahead.and_then(|ahead| ahead.get(&key).copied()).or_else(|| self.state.cursors.get(&key))
         else {
             return AckOutcome::Refused(AckRefusal::NoCursor);
         };

@@ -185,7 +185,8 @@ impl Bench {
     }
 
     pub(super) fn partition(&self, queue: &str, partition: &str) -> PartitionId {
-        *self.core.state.queue_named(queue).unwrap().partitions.get(partition).unwrap()
+        let state = &self.core.state;
+        state.queue_named(queue).unwrap().partitions.get(&state.partitions, partition).unwrap()
     }
 
     pub(super) fn consumer(&mut self, queue: &str, group: &str) -> GroupId {

@@ -341,7 +341,8 @@ impl Bench {
     }
 
     pub(super) fn partition(&self, queue: &str, partition: &str) -> PartitionId {
-        self.core.state.queue_named(queue).unwrap().partitions[partition]
+        let state = &self.core.state;
+        state.queue_named(queue).unwrap().partitions.get(&state.partitions, partition).unwrap()
     }
 
     pub(super) fn registered(&self, queue: &str, group: &str) -> Option<GroupId> {
