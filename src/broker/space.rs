@@ -27,7 +27,7 @@ use crate::index::runs::Place;
 use crate::io::Ring;
 use crate::types::{FileNumber, LogTime, Offset, PartitionId};
 
-/// Time between two looks for something to do, in microseconds.
+/// Time between two looks for something to do when the last one found nothing, in microseconds.
 const LOOK_US: u64 = 1_000_000;
 
 /// A segment that could not be read is left alone for so long, in microseconds.
@@ -163,7 +163,6 @@ impl<R: Ring> Storage<R> {
         if !is_due {
             return;
         }
-        self.space.looked = now;
         self.space.unreadable.retain(|_, until| *until > now);
         let engine = &mut self.core.journal;
         let horizons = self.core.state.queues.values().map(|queue| queue.options.id_horizon_seconds());
@@ -211,6 +210,7 @@ impl<R: Ring> Storage<R> {
                 return;
             }
         }
+        self.space.looked = now;
         self.space.changes = changes;
         self.space.due = due;
     }
@@ -252,6 +252,7 @@ impl<R: Ring> Storage<R> {
         for (partition, base, end) in spans.by_ref().take(CHECKED_PER_STEP) {
             live += self.counts(segment, partition, base, end);
         }
+        self.space.looked = LogTime(0); // there may be more to do right away
         if spans.len() > 0 {
             self.space.task = Task::Checking { segment, spans, live };
         } else if live > 0 {
@@ -310,6 +311,7 @@ impl<R: Ring> Storage<R> {
         }
         let is_done = rewriting.frames.is_empty() && !rewriting.more && !rewriting.asked;
         if is_done && self.drop_segment(segment) {
+            self.space.looked = LogTime(0); // there may be more to do right away
             let Rewriting { moved, bare, .. } = *rewriting;
             tracing::info!(%segment, moved, bare, "what counts in a segment moved on");
             return;
