@@ -51,17 +51,21 @@ fn chance() -> Chance {
 async fn nothing_answered_is_lost_or_changed_by_sigkill() {
     let rounds = setting("COMB_CRASH_ROUNDS").unwrap_or(10);
     let mut chance = chance();
+    // Both back ends have their turn, in the shortest run too.
+    let per_life = ROUNDS_PER_LIFE.min(rounds.div_ceil(2));
+    let mut backends = ["auto", "threads"].into_iter().cycle();
     let mut done = 0;
     while done < rounds {
-        let some = ROUNDS_PER_LIFE.min(rounds - done);
-        kill_again_and_again(done..done + some, &mut chance).await;
+        let some = per_life.min(rounds - done);
+        kill_again_and_again(done..done + some, backends.next().unwrap(), &mut chance).await;
         done += some;
     }
 }
 
 /// Rounds on one data directory.
-async fn kill_again_and_again(rounds: Range<u64>, chance: &mut Chance) {
-    let daemon = Arc::new(Daemon::start(SMALL_FILES));
+async fn kill_again_and_again(rounds: Range<u64>, backend: &str, chance: &mut Chance) {
+    let backend = format!("--io-backend={backend}");
+    let daemon = Arc::new(Daemon::start(&[SMALL_FILES, &[backend.as_str()]].concat()));
     let api = Api::of(Arc::clone(&daemon));
     let mut judge = Judge::new(api.clone());
     judge.prepare().await;
