@@ -419,7 +419,6 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             self.count(found.body.len() as u64);
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
-            self.log_time = self.log_time.max(found.header.log_time);
             match found.header.kind {
                 FrameKind::Commit if found.header.seq <= self.last_seq => {}
                 FrameKind::Commit => {
@@ -445,6 +444,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     }
                 }
             }
+            // Not before: the time of a group that is cut is cut with it, or a start that follows would show another.
+            self.log_time = self.log_time.max(found.header.log_time);
         }
     }
 
