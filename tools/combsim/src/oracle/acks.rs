@@ -145,7 +145,8 @@ impl Oracle {
             let (own, behind) = rest.split_at_checked(ack.items.len()).unwrap_or((rest, &[]));
             rest = behind;
             if !self.model.facts(ack.lane).gone {
-                self.ack_answered(command, ack, own, now, unreadable)?;
+                // Between two groups a call may wait, and others go on: its answer tells the state at its end only.
+                self.ack_answered(command, ack, own, now, unreadable, acks.len() == 1)?;
             }
         }
         Ok(())
@@ -158,6 +159,7 @@ impl Oracle {
         verdicts: &[AckVerdict],
         now: u64,
         unreadable: bool,
+        single: bool,
     ) -> Result<(), Failure> {
         let places: Vec<Where> =
             ack.items.iter().map(|(transaction, _)| self.find(ack.lane, transaction)).collect();
@@ -214,7 +216,7 @@ impl Oracle {
                 || about(index),
             )?;
             if let Where::At(offset) = place {
-                if success && *word == Word::Completed && !verdict.noop {
+                if success && *word == Word::Completed && !verdict.noop && single {
                     check(*offset >= low, Invariant::CursorOrder, || {
                         format!("{}: it was below the cursor, which was at {low}", about(index))
                     })?;
@@ -254,7 +256,7 @@ impl Oracle {
             };
             let released = verdicts.iter().any(|verdict| verdict.refusal.is_none() && verdict.lease_released);
             if released {
-                cursor.hold = None;
+                cursor.hold.take_if(|hold| ack.lease == Named::Nothing || ack.lease == Named::Known(hold.lease));
             }
         }
         if let Some(high) = cursor.high {
