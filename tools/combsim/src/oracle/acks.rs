@@ -256,7 +256,9 @@ impl Oracle {
             };
             let released = verdicts.iter().any(|verdict| verdict.refusal.is_none() && verdict.lease_released);
             if released {
-                cursor.hold.take_if(|hold| ack.lease == Named::Nothing || ack.lease == Named::Known(hold.lease));
+                cursor
+                    .hold
+                    .take_if(|hold| ack.lease == Named::Nothing || ack.lease == Named::Known(hold.lease));
             }
         }
         if let Some(high) = cursor.high {
