@@ -9,6 +9,7 @@
 //! Memory: one window per file that is being read, besides the state itself.
 
 mod error;
+pub mod marks;
 mod repair;
 
 use std::path::{Path, PathBuf};
@@ -32,6 +33,7 @@ use crate::log::tail::Verdict;
 use crate::log::walk::{Found, Walk};
 use error::ImpossibleRun;
 pub use error::RecoveryError;
+use marks::{Mark, hit};
 
 use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
 
@@ -119,6 +121,7 @@ fn open_superblock<F: Fs>(
         previous_checkpoint: Seq(0),
         clean_seq: Seq(0),
     };
+    hit(Mark::FreshDirectory);
     superblock::create(fs, layout, &fresh)?;
     Ok((fresh, 0))
 }
@@ -256,6 +259,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     why: "there is no checkpoint, so every cursor file is needed".to_owned(),
                 });
             }
+            hit(Mark::NoCheckpoint);
             return Ok(());
         }
         let mut failure = None;
@@ -267,6 +271,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             match self.load_checkpoint(&path, seq) {
                 Ok(info) => {
                     if self.checkpoint.is_none() {
+                        let newest = seq == block.checkpoint;
+                        hit(if newest { Mark::CheckpointNewest } else { Mark::CheckpointOlder });
                         self.last_seq = seq;
                         self.log_time = info.log_time;
                         self.report.checkpoint = seq;
@@ -275,6 +281,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.checkpoints.insert(0, (seq, FileNumber(info.cursor_file)));
                 }
                 Err(error) => {
+                    hit(Mark::CheckpointDamaged);
                     tracing::error!("checkpoint {} cannot be used: {error}", path.display());
                     failure.get_or_insert(RecoveryError::Checkpoint { path, error });
                 }
@@ -333,10 +340,16 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.apply_runs(&path, number, &found)?;
                     self.machine.forget_notes();
                 }
-                Some(found) if found.header.kind == FrameKind::Seal => self.next_segment(),
+                Some(found) if found.header.kind == FrameKind::Seal => {
+                    hit(Mark::SegmentSealed);
+                    self.next_segment();
+                }
                 Some(_) => {}
                 // An unsealed file that was left for its successor ends where no frame begins.
-                None if number < info.segment => self.next_segment(),
+                None if number < info.segment => {
+                    hit(Mark::SegmentUnsealed);
+                    self.next_segment();
+                }
                 None => {
                     return Err(RecoveryError::Refused {
                         path,
@@ -413,6 +426,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 if !self.continues_in_next_file()? {
                     return Ok(());
                 }
+                hit(Mark::CursorUnsealed);
                 self.next_cursor();
                 continue;
             };
@@ -420,20 +434,22 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
             match found.header.kind {
-                FrameKind::Commit if found.header.seq <= self.last_seq => {}
+                FrameKind::Commit if found.header.seq <= self.last_seq => hit(Mark::GroupCovered),
                 FrameKind::Commit => {
                     if !self.replay_group(&path, &found)? {
+                        hit(Mark::MessagesTorn);
                         self.cursor_end = Some((self.cursor_at, before));
                         return Ok(());
                     }
                 }
-                FrameKind::Noop => {}
+                FrameKind::Noop => hit(Mark::Noop),
                 FrameKind::Rewrite => {
                     return Err(Self::impossible(&path, &found, &"a rewrite frame in a cursor file"));
                 }
                 FrameKind::Seal => {
                     let seal = SealBody::decode(&found.body)
                         .map_err(|error| Self::impossible(&path, &found, &error))?;
+                    hit(Mark::CursorSealed);
                     self.cursor_end = Some((self.cursor_at, before));
                     self.next_cursor();
                     if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
@@ -520,6 +536,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                         return Ok(None);
                     }
                 }
+                hit(Mark::SegmentLeft);
                 self.next_segment();
                 continue;
             }
