@@ -219,6 +219,10 @@ impl World {
             expected = Some(piece.last.0 + 1);
             let bytes = match read(piece) {
                 Ok(bytes) => bytes,
+                Err(_) if self.damaged => {
+                    self.isolated += 1;
+                    continue;
+                }
                 Err(error) => {
                     let excused = self.disk.crashed() || self.profile.weather == Weather::Stormy;
                     check(excused, Invariant::AcknowledgedPush, || {
@@ -230,6 +234,10 @@ impl World {
             for (offset, entry) in (piece.run.base.0..).zip(Entries::new(&bytes)) {
                 if offset < piece.first.0 || offset > piece.last.0 {
                     continue;
+                }
+                if self.damaged && entry.is_err() {
+                    self.isolated += 1;
+                    break;
                 }
                 let entry = entry.map_err(|error| {
                     Failure::new(
@@ -243,7 +251,7 @@ impl World {
             }
         }
         let wanted = span(claim).map_or(0, |(first, last)| last + 1 - first);
-        check(messages.len() as u64 == wanted, Invariant::AcknowledgedPush, || {
+        check(self.damaged || messages.len() as u64 == wanted, Invariant::AcknowledgedPush, || {
             format!(
                 "a claim of {wanted} messages of {} holds {}",
                 self.oracle.model.name(lane),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use comb::broker::command::{Command, DeadLetterQuery, Pop, PopTarget, Presence, Reply, StartRequest};
+use comb::format::entry::Entries;
 use comb::types::QUEUE_MODE_GROUP;
 
 use crate::answers::{read, span};
@@ -23,11 +24,18 @@ impl World {
     pub(crate) fn finish(&mut self) -> Result<(), Failure> {
         self.note(format_args!("the end"));
         self.quiet_down()?;
+        self.judge_all()?;
+        let violations = self.disk.tracker_violations();
+        check(violations.is_empty(), Invariant::Durable, || violations.join("; "))
+    }
+
+    /// Reads everything and compares.
+    pub(crate) fn judge_all(&mut self) -> Result<(), Failure> {
         self.delete_what_is_left()?;
         self.pass(EVERYTHING_IS_OVER_US);
         let ends = self.drain(READER, None)?;
         let transactions = self.transactions.clone();
-        self.oracle.judge_contents(&ends, &transactions)?;
+        self.oracle.judge_contents(&ends, &transactions, self.damaged)?;
         self.letters()?;
         for (group, name) in GROUPS.iter().enumerate() {
             self.drain(name, Some(group))?;
@@ -35,8 +43,7 @@ impl World {
                 self.oracle.judge_end(group, &ends)?;
             }
         }
-        let violations = self.disk.tracker_violations();
-        check(violations.is_empty(), Invariant::Durable, || violations.join("; "))
+        Ok(())
     }
 
     /// Whether faults stop in the middle of what is going on or behind a crash, everything ends.
@@ -152,15 +159,16 @@ impl World {
                 return Err(Failure::new(Invariant::DeadLetter, format!("a row of nobody: {row:?}")));
             };
             let lane = self.oracle.lane_of(row.partition, queue, &row.partition_name)?;
-            let bytes = read(&row.copy).map_err(|error| {
-                Failure::new(Invariant::DeadLetter, format!("a copy cannot be read: {error}"))
-            })?;
+            let bytes = read(&row.copy);
             let at = usize::try_from(row.copy.first.0 - row.copy.run.base.0).unwrap_or(usize::MAX);
-            let Some(Ok(entry)) = comb::format::entry::Entries::new(&bytes).nth(at) else {
-                return Err(Failure::new(Invariant::DeadLetter, format!("the copy of {row:?} is damaged")));
+            let entry = bytes.as_ref().ok().and_then(|bytes| Entries::new(bytes).nth(at)?.ok());
+            rows.push((lane, group, row.offset.0));
+            let Some(entry) = entry else {
+                self.isolated += 1;
+                check(self.damaged, Invariant::DeadLetter, || format!("the copy of {row:?} cannot be read"))?;
+                continue;
             };
             self.oracle.delivered(lane, row.offset.0, &entry)?;
-            rows.push((lane, group, row.offset.0));
         }
         self.oracle.judge_letters(&rows)
     }

@@ -5,6 +5,7 @@
 //! oracle (`answers`, `oracle`), crashes and restarts, and reads everything at its end (`ending`).
 
 pub mod chance;
+pub mod damage;
 pub mod failure;
 pub mod oracle;
 pub mod payload;
@@ -25,6 +26,14 @@ use world::{Finished, World};
 /// The first broken rule.
 pub fn run(seed: u64) -> Result<Finished, Failure> {
     World::new(seed).run()
+}
+
+/// Runs the history of a seed, damages what it leaves behind and judges what comes of it.
+///
+/// # Errors
+/// The first broken rule.
+pub fn run_damaged(seed: u64, hurt: damage::Hurt) -> Result<damage::Ended, Failure> {
+    World::new(seed).run_damaged(hurt)
 }
 
 /// Runs the history of a seed and gives what happened, one line each, with the outcome.

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use combsim::damage::{Ended, Hurt};
 
 /// Runs the daemon's core over a simulated disk and judges every answer and every restart.
 ///
@@ -28,6 +29,12 @@ enum Command {
         #[arg(long)]
         keep_going: bool,
     },
+    /// Run histories and damage what they leave behind.
+    Damage {
+        /// Seeds, first and end: `0..1000`.
+        #[arg(long, default_value = "0..100", value_parser = range)]
+        seeds: std::ops::Range<u64>,
+    },
     /// Run one history.
     Seed {
         /// The seed.
@@ -48,6 +55,7 @@ fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
 fn main() -> ExitCode {
     match Args::parse().command {
         Command::Run { seeds, hours, keep_going } => run(seeds, hours, keep_going),
+        Command::Damage { seeds } => damage(seeds),
         Command::Seed { seed, trace } => one(seed, trace),
     }
 }
@@ -67,6 +75,30 @@ fn one(seed: u64, trace: bool) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn damage(seeds: std::ops::Range<u64>) -> ExitCode {
+    let mut failed = 0_u64;
+    let mut ends: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
+    for seed in seeds {
+        for hurt in Hurt::ALL {
+            match combsim::run_damaged(seed, hurt) {
+                Ok(Ended::Isolated(pieces)) => {
+                    let what = if pieces > 0 { "isolated" } else { "no loss" };
+                    *ends.entry(format!("{hurt:?}: {what}")).or_default() += 1;
+                }
+                Ok(ended) => *ends.entry(format!("{hurt:?}: {ended:?}")).or_default() += 1,
+                Err(failure) => {
+                    println!("seed {seed}, {hurt:?}: {failure}");
+                    failed += 1;
+                }
+            }
+        }
+    }
+    for (what, count) in ends {
+        println!("{count:>8} {what}");
+    }
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run(seeds: std::ops::Range<u64>, hours: Option<f64>, keep_going: bool) -> ExitCode {

@@ -146,6 +146,10 @@ pub struct World {
     /// The log's id, which seeds the hashes of transaction ids.
     pub(crate) log: LogId,
     pub(crate) stats: Stats,
+    /// Bytes were changed: what cannot be read is counted, not judged.
+    pub(crate) damaged: bool,
+    /// Pieces that could not be read since.
+    pub(crate) isolated: u64,
     history: String,
 }
 
@@ -175,6 +179,8 @@ impl World {
             transactions: BTreeSet::new(),
             log: LogId(0),
             stats: Stats::default(),
+            damaged: false,
+            isolated: 0,
             history: String::new(),
         }
     }
@@ -184,17 +190,23 @@ impl World {
     /// # Errors
     /// The first broken rule.
     pub fn run(&mut self) -> Result<Finished, Failure> {
-        self.start(false)?;
-        self.configure_all()?;
-        for _ in 0..self.profile.steps {
-            self.act()?;
-        }
+        self.begin()?;
         self.finish()?;
         Ok(Finished {
             disk: self.disk.digest(),
             history: xxhash_rust::xxh3::xxh3_64(self.history.as_bytes()),
             stats: self.stats,
         })
+    }
+
+    /// The history but for its end.
+    pub(crate) fn begin(&mut self) -> Result<(), Failure> {
+        self.start(false)?;
+        self.configure_all()?;
+        for _ in 0..self.profile.steps {
+            self.act()?;
+        }
+        Ok(())
     }
 
     /// What happened so far, one line each.
@@ -372,7 +384,7 @@ impl World {
         self.start(true)
     }
 
-    fn die(&mut self, why: &str) {
+    pub(crate) fn die(&mut self, why: &str) {
         self.note(format_args!("{why}"));
         let power = self.chance.one_in(2);
         self.disk.crash();
@@ -408,18 +420,16 @@ impl World {
             if again && self.chance.one_in(6) && self.recover_twice(gentle)? {
                 continue;
             }
-            self.ids_seed = self.ids_seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-            let started =
-                Process::start(&self.disk, &self.clock, &self.hands, self.ids_seed, &self.profile.settings);
-            match started {
-                Ok(process) if !self.disk.crashed() => {
-                    self.log = process.handle.log();
-                    self.process = Some(process);
+            match self.start_once() {
+                Ok(()) if !self.disk.crashed() => {
                     self.stats.starts += 1;
                     self.note(format_args!("started"));
                     return Ok(());
                 }
-                Ok(_) => self.interrupted(),
+                Ok(()) => {
+                    self.process = None;
+                    self.interrupted();
+                }
                 Err(error) => {
                     self.refused_start(&error, gentle)?;
                     self.interrupted();
@@ -427,6 +437,15 @@ impl World {
             }
         }
         Err(Failure::new(Invariant::Recovery, "eight starts in a row failed"))
+    }
+
+    pub(crate) fn start_once(&mut self) -> Result<(), StartError> {
+        self.ids_seed = self.ids_seed.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let process =
+            Process::start(&self.disk, &self.clock, &self.hands, self.ids_seed, &self.profile.settings)?;
+        self.log = process.handle.log();
+        self.process = Some(process);
+        Ok(())
     }
 
     fn interrupted(&mut self) {
