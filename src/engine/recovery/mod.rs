@@ -156,6 +156,8 @@ struct Recovery<'a, M, F: Fs> {
     /// Where the lanes go on after the last whole group: index of the file and place in it.
     segment_end: Option<(usize, Resume)>,
     cursor_end: Option<(usize, Resume)>,
+    /// Where the messages should be of the group that ended replay, if its cursor frame is whole.
+    torn_messages: Option<(PathBuf, u64)>,
     cursor_bytes: u64,
     read_bytes: u64,
     all_bytes: u64,
@@ -191,6 +193,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             vouched: superblock.0.clean_seq.max(superblock.0.checkpoint),
             segment_end: None,
             cursor_end: None,
+            torn_messages: None,
             cursor_bytes: 0,
             read_bytes: 0,
             all_bytes: 0,
@@ -347,19 +350,28 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 Some(_) => {}
                 // An unsealed file that was left for its successor ends where no frame begins.
                 None if number < info.segment => {
+                    let later = open.walk.later_frames(resume.position)?;
+                    // A torn seal stands exactly there; whatever is whole behind it, or was a group, says damage.
+                    let damaged = later.highest_seq.is_some() || later.last_position > resume.position;
+                    if damaged {
+                        return Err(Self::covered(path, resume, &info));
+                    }
                     hit(Mark::SegmentUnsealed);
                     self.next_segment();
                 }
-                None => {
-                    return Err(RecoveryError::Refused {
-                        path,
-                        position: resume.position,
-                        seq: resume.last_seq.next(),
-                        verdict: Verdict::Corruption,
-                        detail: format!("the checkpoint at seq {} covers it", info.seq),
-                    });
-                }
+                None => return Err(Self::covered(path, resume, &info)),
             }
+        }
+    }
+
+    /// The refusal of damage below a checkpoint.
+    fn covered(path: PathBuf, resume: Resume, info: &CheckpointInfo) -> RecoveryError {
+        RecoveryError::Refused {
+            path,
+            position: resume.position,
+            seq: resume.last_seq.next(),
+            verdict: Verdict::Corruption,
+            detail: format!("the checkpoint at seq {} covers it", info.seq),
         }
     }
 
@@ -494,7 +506,11 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             None => None,
             Some(reference) => match self.message_frame(seq, reference)? {
                 Some(messages) => Some(messages),
-                None => return Ok(false),
+                None => {
+                    let segment = self.layout.path(FileKind::Segment, reference.segment);
+                    self.torn_messages = Some((segment, reference.position));
+                    return Ok(false);
+                }
             },
         };
         let mut records = 0;

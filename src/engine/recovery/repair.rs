@@ -71,9 +71,10 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
         match verdict {
             Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
+                let (path, position) = self.torn_messages.take().unwrap_or((cursor, cursor_from));
                 return Err(RecoveryError::Refused {
-                    path: cursor,
-                    position: cursor_from,
+                    path,
+                    position,
                     seq: stop,
                     verdict,
                     detail: format!(
