@@ -427,7 +427,9 @@ impl<R: Ring> Storage<R> {
         self.status.poison(cause);
         self.publish();
         let error = BrokerError::OutcomeUnknown(cause.to_owned());
-        for (_, slot) in self.slots.drain() {
+        let mut slots: Vec<(Caller, ReplySlot)> = self.slots.drain().collect();
+        slots.sort_unstable_by_key(|(caller, _)| *caller); // in the order of arrival, as every other answer
+        for (_, slot) in slots {
             self.batch.push((slot, Reply::Failed(error.clone())));
         }
         while let Ok(request) = self.requests.try_recv() {

@@ -21,6 +21,8 @@ mod fs;
 mod lock;
 mod pool;
 mod progress;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 mod spawn;
 pub mod threads;
 pub mod uring;

@@ -9,6 +9,7 @@
 //! Memory: one window per file that is being read, besides the state itself.
 
 mod error;
+pub mod marks;
 mod repair;
 
 use std::io;
@@ -34,6 +35,7 @@ use crate::log::tail::Verdict;
 use crate::log::walk::{Found, Walk};
 use error::LoadError;
 pub use error::RecoveryError;
+use marks::{Mark, hit};
 
 use crate::types::{Epoch, FileNumber, IdHash, LogId, LogTime, MessageId, Seq, WallTime};
 
@@ -124,6 +126,7 @@ fn open_superblock<F: Fs>(
         previous_checkpoint: Seq(0),
         clean_seq: Seq(0),
     };
+    hit(Mark::FreshDirectory);
     superblock::create(fs, layout, &fresh)?;
     Ok((fresh, 0))
 }
@@ -159,6 +162,8 @@ struct Recovery<'a, M, F: Fs> {
     /// Where the lanes go on after the last whole group: index of the file and place in it.
     segment_end: Option<(usize, Resume)>,
     cursor_end: Option<(usize, Resume)>,
+    /// Where the messages should be of the group that ended replay, if its cursor frame is whole.
+    torn_messages: Option<(PathBuf, u64)>,
     cursor_bytes: u64,
     message_bytes: u64,
     read_bytes: u64,
@@ -198,6 +203,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             vouched: superblock.0.clean_seq.max(superblock.0.checkpoint),
             segment_end: None,
             cursor_end: None,
+            torn_messages: None,
             cursor_bytes: 0,
             message_bytes: 0,
             read_bytes: 0,
@@ -274,6 +280,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     why: "there is no checkpoint, so every cursor file is needed".to_owned(),
                 });
             }
+            hit(Mark::NoCheckpoint);
             return Ok(());
         }
         let mut failure = None;
@@ -285,6 +292,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             match self.load_checkpoint(&path, seq) {
                 Ok(info) => {
                     if self.checkpoint.is_none() {
+                        let newest = seq == block.checkpoint;
+                        hit(if newest { Mark::CheckpointNewest } else { Mark::CheckpointOlder });
                         self.last_seq = seq;
                         self.log_time = info.log_time;
                         self.report.checkpoint = seq;
@@ -294,6 +303,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.checkpoints.insert(0, (seq, FileNumber(info.cursor_file)));
                 }
                 Err(error) => {
+                    hit(Mark::CheckpointDamaged);
                     tracing::error!("checkpoint {} cannot be used: {error}", path.display());
                     failure.get_or_insert(RecoveryError::Checkpoint { path, error: error.to_string() });
                 }
@@ -432,20 +442,35 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     self.apply_runs(&path, number, &found)?;
                     self.machine.forget_notes();
                 }
-                Some(found) if found.header.kind == FrameKind::Seal => return Ok(()),
+                Some(found) if found.header.kind == FrameKind::Seal => {
+                    hit(Mark::SegmentSealed);
+                    return Ok(());
+                }
                 Some(_) => {}
                 // An unsealed file that was left for its successor ends where no frame begins.
-                None if number < info.segment => return Ok(()),
-                None => {
-                    return Err(RecoveryError::Refused {
-                        path,
-                        position: resume.position,
-                        seq: resume.last_seq.next(),
-                        verdict: Verdict::Corruption,
-                        detail: format!("the checkpoint at seq {} covers it", info.seq),
-                    });
+                None if number < info.segment => {
+                    let later = open.walk.later_frames(resume.position)?;
+                    // A torn seal stands exactly there; whatever is whole behind it, or was a group, says damage.
+                    let damaged = later.highest_seq.is_some() || later.last_position > resume.position;
+                    if damaged {
+                        return Err(Self::covered(path, resume, info));
+                    }
+                    hit(Mark::SegmentUnsealed);
+                    return Ok(());
                 }
+                None => return Err(Self::covered(path, resume, info)),
             }
+        }
+    }
+
+    /// The refusal of damage below a checkpoint.
+    fn covered(path: PathBuf, resume: Resume, info: &CheckpointInfo) -> RecoveryError {
+        RecoveryError::Refused {
+            path,
+            position: resume.position,
+            seq: resume.last_seq.next(),
+            verdict: Verdict::Corruption,
+            detail: format!("the checkpoint at seq {} covers it", info.seq),
         }
     }
 
@@ -512,28 +537,30 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 if !self.continues_in_next_file()? {
                     return Ok(());
                 }
+                hit(Mark::CursorUnsealed);
                 self.next_cursor();
                 continue;
             };
             self.count(found.body.len() as u64);
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
-            self.log_time = self.log_time.max(found.header.log_time);
             match found.header.kind {
-                FrameKind::Commit if found.header.seq <= self.last_seq => {}
+                FrameKind::Commit if found.header.seq <= self.last_seq => hit(Mark::GroupCovered),
                 FrameKind::Commit => {
                     if !self.replay_group(&path, &found)? {
+                        hit(Mark::MessagesTorn);
                         self.cursor_end = Some((self.cursor_at, before));
                         return Ok(());
                     }
                 }
-                FrameKind::Noop => {}
+                FrameKind::Noop => hit(Mark::Noop),
                 FrameKind::Rewrite => {
                     return Err(Self::impossible(&path, &found, &"a rewrite frame in a cursor file"));
                 }
                 FrameKind::Seal => {
                     let seal = SealBody::decode(&found.body)
                         .map_err(|error| Self::impossible(&path, &found, &error))?;
+                    hit(Mark::CursorSealed);
                     self.cursor_end = Some((self.cursor_at, before));
                     self.next_cursor();
                     if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
@@ -544,6 +571,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     }
                 }
             }
+            // Not before: the time of a group that is cut is cut with it, or a start that follows would show another.
+            self.log_time = self.log_time.max(found.header.log_time);
         }
     }
 
@@ -576,7 +605,11 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             None => None,
             Some(reference) => match self.message_frame(seq, reference)? {
                 Some(messages) => Some(messages),
-                None => return Ok(false),
+                None => {
+                    let segment = self.layout.path(FileKind::Segment, reference.segment);
+                    self.torn_messages = Some((segment, reference.position));
+                    return Ok(false);
+                }
             },
         };
         let mut records = 0;
@@ -620,6 +653,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                         return Ok(None);
                     }
                 }
+                hit(Mark::SegmentLeft);
                 self.next_segment();
                 continue;
             }

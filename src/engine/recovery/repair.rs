@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::marks::{Mark, hit};
 use super::{Open, Recovered, Recovery, RecoveryError};
 use crate::engine::commit::Parts;
 use crate::engine::lane::{Lane, Prepared};
@@ -29,6 +30,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let (cursor_at, cursor_from) = self.lane_end(FileKind::Cursor)?;
         let clean = self.superblock.0.clean_seq == self.last_seq && self.last_seq > Seq(0);
         if clean {
+            hit(Mark::CleanMark);
             return Ok(()); // the last process left nothing to look for
         }
         let mut found = Findings { vouched: self.vouched, ..Findings::default() };
@@ -58,12 +60,21 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             }
         }
         let verdict = decide(stop, depth, &found);
+        hit(match verdict {
+            Verdict::Corruption => Mark::Corruption,
+            Verdict::Impossible => Mark::Impossible,
+            Verdict::NotATornWrite => Mark::NotATornWrite,
+            Verdict::CutInFlight => Mark::CutInFlight,
+            Verdict::TornTail => Mark::TornTail,
+            Verdict::CleanEnd => Mark::CleanEnd,
+        });
         let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
         match verdict {
             Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
+                let (path, position) = self.torn_messages.take().unwrap_or((cursor, cursor_from));
                 return Err(RecoveryError::Refused {
-                    path: cursor,
-                    position: cursor_from,
+                    path,
+                    position,
                     seq: stop,
                     verdict,
                     detail: format!(
@@ -139,8 +150,12 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             .quarantine_dir()
             .join(format!("{name}.{from}.seq{}.epoch{epoch}", self.last_seq.next()));
         let copied = match copy_of(self.fs, &copy, to - from)? {
-            true => Ok(()),
+            true => {
+                hit(Mark::QuarantinedBefore);
+                Ok(())
+            }
             false => {
+                hit(Mark::Quarantined);
                 remove_if_there(self.fs, &copy)?;
                 copy_out(self.fs, open.walk.file(), from, to, &copy)
             }
@@ -148,6 +163,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         match copied {
             Ok(()) => self.report.quarantined_bytes += to - from,
             Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                hit(Mark::QuarantineFull);
                 tracing::warn!(
                     "no space for {}: bytes {from} to {to} of {name} are cut without a copy",
                     copy.display()
@@ -170,6 +186,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 FileKind::Cursor | FileKind::Checkpoint => self.cursors.is_empty(),
             };
             if empty {
+                hit(Mark::FirstFiles);
                 let header = self.settings.header(kind, log, FileNumber(1), Epoch(0), Seq(0));
                 prepare(self.fs, self.layout, &header)?;
             }
@@ -244,6 +261,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             let Some(first) = files.iter().skip(at + 1).position(is_outdated) else { continue };
             while files.len() > at + 1 + first {
                 let Some(open) = files.pop() else { break };
+                hit(Mark::SpareOutdated);
                 self.fs.remove(&open.path)?;
             }
             self.fs.sync_dir(&self.layout.dir(kind))?;
@@ -256,6 +274,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
     fn drop_leftovers(&self) -> Result<(), RecoveryError> {
         for entry in self.fs.list(&self.layout.spare_dir())? {
             if !entry.directory && entry.name.ends_with(".tmp") {
+                hit(Mark::LeftoverFile);
                 self.fs.remove(&self.layout.spare_dir().join(entry.name))?;
             }
         }
@@ -268,6 +287,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let named = [self.superblock.0.checkpoint, self.superblock.0.previous_checkpoint];
         let (numbers, _) = self.layout.numbers(self.fs, FileKind::Checkpoint)?;
         for number in numbers.into_iter().filter(|number| !named.contains(&Seq(number.0))) {
+            hit(Mark::LeftoverCheckpoint);
             self.fs.remove(&self.layout.path(FileKind::Checkpoint, number))?;
         }
         Ok(())
