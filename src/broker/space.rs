@@ -67,6 +67,8 @@ struct Rewriting {
     done: usize,
     /// Frames are on their way.
     asked: bool,
+    /// There was no room for the next run: the next group commit, or the next segment, makes some.
+    waits: bool,
     more: bool,
     moved: u64,
     bare: u64,
@@ -98,11 +100,12 @@ impl Space {
     /// When there is something to do, if nothing else happens before.
     pub(super) fn next_due(&self, changes: u64) -> Option<LogTime> {
         match &self.task {
-            Task::Checking { .. } => Some(LogTime(0)),
-            Task::Rewriting(rewriting) if !rewriting.frames.is_empty() => Some(LogTime(0)),
+            Task::Checking { spans, .. } if spans.len() > 0 => Some(LogTime(0)),
+            Task::Rewriting(rewriting) if !rewriting.frames.is_empty() && !rewriting.waits => Some(LogTime(0)),
             Task::Idle if changes != self.changes => Some(self.looked.plus_us(LOOK_US)),
             Task::Idle => self.due,
-            Task::Listing(_) | Task::Rewriting(_) => None,
+            // Answers, or a group commit that makes room, come by themselves.
+            Task::Listing(_) | Task::Checking { .. } | Task::Rewriting(_) => None,
         }
     }
 }
@@ -203,6 +206,7 @@ impl<R: Ring> Storage<R> {
                     frames: VecDeque::new(),
                     done: 0,
                     asked: true,
+                    waits: false,
                     more: true,
                     moved: 0,
                     bare: 0,
@@ -273,6 +277,7 @@ impl<R: Ring> Storage<R> {
     }
 
     fn rewrite(&mut self, mut rewriting: Box<Rewriting>) {
+        rewriting.waits = false;
         let mut moved = 0;
         while moved < MOVED_PER_STEP
             && let Some((_, body)) = rewriting.frames.front()
@@ -296,7 +301,10 @@ impl<R: Ring> Storage<R> {
                     rewriting.moved += if fate == Fate::Moved { bytes } else { 0 };
                     rewriting.bare += if fate == Fate::Bare { bytes } else { 0 };
                 }
-                Ok(None) => break, // no room in the open group
+                Ok(None) => {
+                    rewriting.waits = true;
+                    break;
+                }
                 Err(error) => {
                     self.space.task = self.give_up(rewriting.segment, &error);
                     return;

@@ -294,11 +294,15 @@ impl Machine {
         }
     }
 
-    /// Decides block by block what becomes of what was not synced.
-    fn tear(&mut self, inode: &Inode) {
+    /// Decides block by block what becomes of what was not synced. If the process alone died, that is what a failed sync
+    /// left: files are read from the medium (direct I/O, or pages dropped when they are opened), so the next process
+    /// meets what the medium has.
+    fn tear(&mut self, inode: &Inode, how: Crash) {
         let mut content = lock(inode);
         let mut pending = std::mem::take(&mut content.doubtful);
-        pending.extend(std::mem::take(&mut content.unsynced));
+        if how == Crash::Power {
+            pending.extend(std::mem::take(&mut content.unsynced));
+        }
         for (at, block) in pending {
             match self.chance.below(3) {
                 0 => {
@@ -337,12 +341,12 @@ impl Machine {
                     names.insert(path, Arc::clone(inode));
                 }
             }
+            self.durable = names.clone();
             self.names = names;
-            let inodes: Vec<Inode> = self.names.values().cloned().collect();
-            for inode in &inodes {
-                self.tear(inode);
-            }
-            self.durable = self.names.clone();
+        }
+        let inodes: Vec<Inode> = self.names.values().cloned().collect();
+        for inode in &inodes {
+            self.tear(inode, how);
         }
         self.leftover = self.names.values().find_map(|inode| lock(inode).any_block()).or(self.leftover.take());
         self.life += 1;

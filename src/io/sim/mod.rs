@@ -10,8 +10,8 @@
 //! - **Names.** Creating, renaming and removing counts after `sync_dir` only: at a power cut each name of a directory
 //!   that was not synced is what it was or what it became. A start must find either.
 //! - **Errors.** Reads, writes and syncs fail. A failed write may leave a part. The bytes of a failed sync are marked
-//!   clean: reads of the running system show them, later syncs succeed, a power cut takes some of them away. Storage must
-//!   stop at the first failure and claim nothing after it.
+//!   clean: the process that wrote them sees them, later syncs succeed without them, and the next process meets what the
+//!   medium has of them. Storage must stop at the first failure and claim nothing after it.
 //! - **No space.** The disk has a size; what was written once keeps its place. Pushes must be refused, everything else
 //!   must go on, and a start must need nothing.
 //! - **Stale content.** The blocks of a new file that nobody wrote, and those that a power cut took, show what an older
