@@ -101,7 +101,9 @@ impl Space {
     pub(super) fn next_due(&self, changes: u64) -> Option<LogTime> {
         match &self.task {
             Task::Checking { spans, .. } if spans.len() > 0 => Some(LogTime(0)),
-            Task::Rewriting(rewriting) if !rewriting.frames.is_empty() && !rewriting.waits => Some(LogTime(0)),
+            Task::Rewriting(rewriting) if !rewriting.frames.is_empty() && !rewriting.waits => {
+                Some(LogTime(0))
+            }
             Task::Idle if changes != self.changes => Some(self.looked.plus_us(LOOK_US)),
             Task::Idle => self.due,
             // Answers, or a group commit that makes room, come by themselves.

@@ -62,7 +62,10 @@ impl<File: FsFile> Walk<File> {
         // One that was left without a seal ends in zeros, or in what a crash left of its seal: a block.
         let end = self.resume().position;
         let later = self.later_frames(end)?;
-        if later.last_position > end || later.highest_seq.is_some() || later.dirty_end > end + BLOCK_BYTES as u64 {
+        if later.last_position > end
+            || later.highest_seq.is_some()
+            || later.dirty_end > end + BLOCK_BYTES as u64
+        {
             return Err(IndexFileError::Damaged {
                 path: path.to_owned(),
                 position: end,

@@ -44,6 +44,9 @@ pub enum IndexError {
     },
 }
 
+/// Pages that are read at once where all of a section are wanted.
+const SCAN_PAGES: u32 = 64;
+
 /// An open index file.
 #[derive(Debug)]
 pub struct Sealed<File> {
@@ -74,17 +77,44 @@ impl<File: FsFile> Sealed<File> {
         Ok(data.slice_ref(rows))
     }
 
-    /// The rows of a page.
-    fn rows<R: Row>(&self, page: u32) -> Result<Vec<R>, IndexError> {
-        let data = self.page(page)?;
-        let mut rows = Vec::new();
-        for cell in data.chunks_exact(R::BYTES).take(R::PER_PAGE) {
-            match R::decode(cell).map_err(|error| IndexError::Page { page, error })? {
-                Some(row) => rows.push(row),
-                None => break,
+    /// Every page of a section, in order, read some at a time.
+    fn scan(
+        &self,
+        section: Section,
+        each: &mut dyn FnMut(u32, &[u8]) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let mut page = self.info.first_page(section);
+        let end = page + self.info.pages(section);
+        while page < end {
+            let pages = (end - page).min(SCAN_PAGES);
+            let position = (u64::from(page) + 1) * BLOCK_BYTES as u64;
+            let data = self.file.read_at(position, pages as usize * BLOCK_BYTES)?;
+            for data in data.chunks(BLOCK_BYTES) {
+                let rows =
+                    open_page(&self.info, page, data).map_err(|error| IndexError::Page { page, error })?;
+                each(page, rows)?;
+                page += 1;
             }
         }
+        Ok(())
+    }
+
+    /// Every row of a section, in order. How many there were.
+    fn scan_rows<R: Row>(&self, section: Section, each: &mut dyn FnMut(R)) -> Result<u32, IndexError> {
+        let mut rows = 0;
+        self.scan(section, &mut |page, data| {
+            for row in decode_rows(page, data)? {
+                each(row);
+                rows += 1;
+            }
+            Ok(())
+        })?;
         Ok(rows)
+    }
+
+    /// The rows of a page.
+    fn rows<R: Row>(&self, page: u32) -> Result<Vec<R>, IndexError> {
+        decode_rows(page, &self.page(page)?)
     }
 
     fn row<R: Row>(&self, section: Section, row: u32) -> Result<R, IndexError> {
@@ -123,14 +153,8 @@ impl<File: FsFile> Sealed<File> {
     /// # Errors
     /// A page is damaged; spans of the pages before it were handed out.
     pub fn spans(&self, each: &mut dyn FnMut(SpanRow)) -> Result<(), IndexError> {
-        let first = self.info.first_page(Section::Spans);
-        let mut spans = 0;
-        for page in first..first + self.info.pages(Section::Spans) {
-            let rows = self.rows(page)?;
-            spans += rows.len() as u64;
-            rows.into_iter().for_each(&mut *each);
-        }
-        if spans != u64::from(self.info.spans) {
+        let spans = self.scan_rows(Section::Spans, each)?;
+        if spans != self.info.spans {
             return Err(IndexError::Missing { section: Section::Spans, row: self.info.spans });
         }
         Ok(())
@@ -142,25 +166,18 @@ impl<File: FsFile> Sealed<File> {
     /// A page is damaged, or rows are missing; keys of the pages before it were handed out.
     pub fn keys(&self, each: &mut dyn FnMut(u64)) -> Result<(), IndexError> {
         let mut partitions = Vec::with_capacity(self.info.runs as usize);
-        let first = self.info.first_page(Section::Runs);
-        for page in first..first + self.info.pages(Section::Runs) {
-            partitions.extend(self.rows(page)?.into_iter().map(|run: RunRow| run.partition));
-        }
-        let mut messages = 0;
-        let first = self.info.first_page(Section::Messages);
-        for page in first..first + self.info.pages(Section::Messages) {
-            for message in self.rows::<IdRow>(page)? {
-                let partition = partitions.get(message.run as usize);
-                let partition =
-                    *partition.ok_or(IndexError::Missing { section: Section::Runs, row: message.run })?;
-                each(id_key(partition, message.hash));
-                messages += 1;
-            }
-        }
-        if messages < self.info.messages {
+        self.scan_rows(Section::Runs, &mut |run: RunRow| partitions.push(run.partition))?;
+        let mut missing = None;
+        let messages = self.scan_rows(Section::Messages, &mut |message: IdRow| match partitions
+            .get(message.run as usize)
+        {
+            Some(partition) => each(id_key(*partition, message.hash)),
+            None => missing = Some(IndexError::Missing { section: Section::Runs, row: message.run }),
+        })?;
+        if messages != self.info.messages {
             return Err(IndexError::Missing { section: Section::Messages, row: messages });
         }
-        Ok(())
+        missing.map_or(Ok(()), Err)
     }
 
     /// The readable span of a partition that holds an offset.
@@ -276,14 +293,24 @@ impl<File: FsFile> Sealed<File> {
     pub fn filter(&self) -> Result<Filter, IndexError> {
         let bytes = self.info.filter_blocks() as usize * FILTER_BLOCK_BYTES;
         let mut bits = Vec::with_capacity(bytes);
-        let first = self.info.first_page(Section::Filter);
-        for page in first..first + self.info.pages(Section::Filter) {
-            let whole = self.page(page)?;
-            let per_page = whole.len() - whole.len() % FILTER_BLOCK_BYTES;
-            bits.extend_from_slice(whole.get(..per_page.min(bytes - bits.len())).unwrap_or_default());
-        }
+        self.scan(Section::Filter, &mut |_, rows| {
+            let per_page = rows.len() - rows.len() % FILTER_BLOCK_BYTES;
+            bits.extend_from_slice(rows.get(..per_page.min(bytes - bits.len())).unwrap_or_default());
+            Ok(())
+        })?;
         Filter::from_bytes(bits).ok_or(IndexError::Missing { section: Section::Filter, row: 0 })
     }
+}
+
+fn decode_rows<R: Row>(page: u32, data: &[u8]) -> Result<Vec<R>, IndexError> {
+    let mut rows = Vec::new();
+    for cell in data.chunks_exact(R::BYTES).take(R::PER_PAGE) {
+        match R::decode(cell).map_err(|error| IndexError::Page { page, error })? {
+            Some(row) => rows.push(row),
+            None => break,
+        }
+    }
+    Ok(rows)
 }
 
 /// Whether a run is where its span says that it is.

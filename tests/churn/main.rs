@@ -97,6 +97,13 @@ async fn memory_is_flat_while_everything_comes_and_goes() {
     }
     let settled = sizes.iter().take(SETTLING).max().unwrap();
     let last = sizes.last().unwrap();
-    println!("{} cycles, resident MiB: {:?}", sizes.len(), sizes.iter().map(|size| size >> 20).collect::<Vec<_>>());
-    assert!(*last <= settled + NOISE_BYTES, "{settled} bytes after {SETTLING} cycles, {last} in the end: {sizes:?}");
+    println!(
+        "{} cycles, resident MiB: {:?}",
+        sizes.len(),
+        sizes.iter().map(|size| size >> 20).collect::<Vec<_>>()
+    );
+    assert!(
+        *last <= settled + NOISE_BYTES,
+        "{settled} bytes after {SETTLING} cycles, {last} in the end: {sizes:?}"
+    );
 }

@@ -59,7 +59,8 @@ impl Content {
             self.durable.insert(at, Arc::clone(block));
             return;
         }
-        let mut torn = self.durable.get(&at).map_or_else(|| self.unwritten().to_vec(), |known| known.to_vec());
+        let mut torn =
+            self.durable.get(&at).map_or_else(|| self.unwritten().to_vec(), |known| known.to_vec());
         torn.resize(block.len().max(torn.len()), 0);
         for (cell, byte) in torn.iter_mut().zip(block.iter().take(bytes)) {
             *cell = *byte;
@@ -90,7 +91,8 @@ impl Content {
     /// Whether all of a stretch is durable.
     pub(super) fn is_durable(&self, position: u64, bytes: u64) -> bool {
         let first = position - position % BLOCK_BYTES as u64;
-        let pending = |blocks: &BTreeMap<u64, Arc<[u8]>>| blocks.range(first..position + bytes).next().is_some();
+        let pending =
+            |blocks: &BTreeMap<u64, Arc<[u8]>>| blocks.range(first..position + bytes).next().is_some();
         !pending(&self.unsynced) && !pending(&self.doubtful)
     }
 
@@ -133,6 +135,9 @@ impl Content {
 
     /// Any block, for other files to show later.
     pub(super) fn any_block(&self) -> Option<Arc<[u8]>> {
-        self.durable.values().find(|block| block.len() == BLOCK_BYTES && block.iter().any(|byte| *byte != 0)).cloned()
+        self.durable
+            .values()
+            .find(|block| block.len() == BLOCK_BYTES && block.iter().any(|byte| *byte != 0))
+            .cloned()
     }
 }

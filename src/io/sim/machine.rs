@@ -287,11 +287,7 @@ impl Machine {
         if !named {
             return Err(format!("{}: its name is not durable", place()));
         }
-        if lock(inode).is_durable(position, bytes) {
-            Ok(())
-        } else {
-            Err(format!("{}: not synced", place()))
-        }
+        if lock(inode).is_durable(position, bytes) { Ok(()) } else { Err(format!("{}: not synced", place())) }
     }
 
     /// Decides block by block what becomes of what was not synced. If the process alone died, that is what a failed sync
@@ -348,7 +344,8 @@ impl Machine {
         for inode in &inodes {
             self.tear(inode, how);
         }
-        self.leftover = self.names.values().find_map(|inode| lock(inode).any_block()).or(self.leftover.take());
+        self.leftover =
+            self.names.values().find_map(|inode| lock(inode).any_block()).or(self.leftover.take());
         self.life += 1;
         self.crashed = false;
         self.dies_at = None;
@@ -374,7 +371,9 @@ impl Machine {
             }
             Damage::Misdirect => {
                 let other = blocks.get(self.chance.index(blocks.len())).copied().unwrap_or(at);
-                let Some(stranger) = content.durable_block(other).filter(|_| other != at) else { return false };
+                let Some(stranger) = content.durable_block(other).filter(|_| other != at) else {
+                    return false;
+                };
                 self.seen.misdirected_writes += 1;
                 block = stranger;
             }
