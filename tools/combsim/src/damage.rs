@@ -28,6 +28,8 @@ const STEPS_TO_REST: u32 = 200;
 pub enum Hurt {
     /// One bit is turned, with the daemon stopped.
     FlipBit,
+    /// One bit of a checkpoint is turned, with the daemon stopped.
+    FlipCheckpoint,
     /// One block is zeroed, with the daemon stopped.
     ZeroBlock,
     /// The file is removed, with the daemon stopped.
@@ -78,8 +80,11 @@ impl World {
                 None => return Ok(Ended::Nothing),
             },
             _ => {
-                let kinds = ["segments", "cursors", "checkpoints", ""];
-                let Some((path, position)) = self.some_block(&kinds)? else { return Ok(Ended::Nothing) };
+                let kinds: &[&str] = match hurt {
+                    Hurt::FlipCheckpoint => &["checkpoints"],
+                    _ => &["segments", "cursors", "checkpoints", ""],
+                };
+                let Some((path, position)) = self.some_block(kinds)? else { return Ok(Ended::Nothing) };
                 self.change(&path, position, hurt)?;
                 path
             }
