@@ -44,8 +44,15 @@ pub enum Hurt {
 
 impl Hurt {
     /// All of them.
-    pub const ALL: [Hurt; 6] =
-        [Hurt::FlipBit, Hurt::ZeroBlock, Hurt::Remove, Hurt::FlipBitLive, Hurt::ForgeAhead, Hurt::ForgeApart];
+    pub const ALL: [Hurt; 7] = [
+        Hurt::FlipBit,
+        Hurt::FlipCheckpoint,
+        Hurt::ZeroBlock,
+        Hurt::Remove,
+        Hurt::FlipBitLive,
+        Hurt::ForgeAhead,
+        Hurt::ForgeApart,
+    ];
 }
 
 /// How it ended.
