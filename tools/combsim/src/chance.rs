@@ -11,12 +11,12 @@ impl Chance {
     #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Chance {
         let mut chance = Chance(seed ^ purpose.rotate_left(32));
-        chance.next();
+        chance.bits();
         chance
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,7 +26,7 @@ impl Chance {
 
     /// A number below `end`; 0 when `end` is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        if end == 0 { 0 } else { self.next() % end }
+        if end == 0 { 0 } else { self.bits() % end }
     }
 
     /// An index below `len`; 0 when `len` is 0.

@@ -37,7 +37,6 @@ pub fn run_damaged(seed: u64, hurt: damage::Hurt) -> Result<damage::Ended, Failu
 }
 
 /// Runs the history of a seed and gives what happened, one line each, with the outcome.
-#[must_use]
 pub fn trace(seed: u64) -> (String, Result<Finished, Failure>) {
     let mut world = World::new(seed);
     let result = world.run();

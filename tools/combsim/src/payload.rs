@@ -25,7 +25,7 @@ pub fn make(label: &Label<'_>, bytes: u64) -> Vec<u8> {
     let mut payload = head.into_bytes();
     let mut filling = Chance::new(label.item, 7);
     while (payload.len() as u64) < bytes {
-        payload.extend_from_slice(&filling.next().to_le_bytes());
+        payload.extend_from_slice(&filling.bits().to_le_bytes());
     }
     let sum = xxh3_64(&payload);
     payload.extend_from_slice(&sum.to_le_bytes());

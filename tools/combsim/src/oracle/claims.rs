@@ -193,11 +193,11 @@ impl Oracle {
         let until = sent + u64::from(seconds) * 1_000_000;
         let mut certain = 0;
         for cursor in self.model.cursors.values_mut() {
-            if let Some(hold) = cursor.hold.as_mut().filter(|hold| hold.lease == lease) {
-                if hold.doubts.is_empty() && hold.until >= now {
-                    certain += 1;
-                    hold.until = hold.until.max(until);
-                }
+            let certain_one =
+                |hold: &&mut Hold| hold.lease == lease && hold.doubts.is_empty() && hold.until >= now;
+            if let Some(hold) = cursor.hold.as_mut().filter(certain_one) {
+                certain += 1;
+                hold.until = hold.until.max(until);
             }
         }
         check(certain <= renewed, Invariant::Lease, || {
