@@ -47,6 +47,9 @@ pub enum IndexError {
 /// Pages that are read at once where all of a section are wanted.
 const SCAN_PAGES: u32 = 64;
 
+/// Takes the number and the rows of a page.
+type EachPage<'a> = dyn FnMut(u32, &[u8]) -> Result<(), IndexError> + 'a;
+
 /// An open index file.
 #[derive(Debug)]
 pub struct Sealed<File> {
@@ -78,11 +81,7 @@ impl<File: FsFile> Sealed<File> {
     }
 
     /// Every page of a section, in order, read some at a time.
-    fn scan(
-        &self,
-        section: Section,
-        each: &mut dyn FnMut(u32, &[u8]) -> Result<(), IndexError>,
-    ) -> Result<(), IndexError> {
+    fn scan(&self, section: Section, each: &mut EachPage<'_>) -> Result<(), IndexError> {
         let mut page = self.info.first_page(section);
         let end = page + self.info.pages(section);
         while page < end {

@@ -4,7 +4,7 @@
 //! resident memory of the process is read after each cycle: once it has settled it must not grow any more. A few cycles
 //! by default; `COMB_CHURN_SECONDS` makes it a soak.
 
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 
 #[path = "../common/mod.rs"]
 mod common;

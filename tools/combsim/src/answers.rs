@@ -110,8 +110,10 @@ impl World {
         let model = &mut self.oracle.model;
         let Some(queue) = model.queues.get(index) else { return };
         let fresh = queue.lanes.iter().all(|lane| model.facts(*lane).by_transaction.is_empty());
-        // Nothing was pushed under other options.
-        if fresh && let Some(queue) = model.queues.get_mut(index) {
+        let Some(queue) = model.queues.get_mut(index) else { return };
+        queue.configuring -= 1;
+        // Nothing was pushed under other options, and no others are on their way.
+        if fresh && queue.configuring == 0 {
             queue.dedup = (options.dedup_seconds, options.dedup_seconds);
         }
     }

@@ -388,6 +388,7 @@ impl World {
         let id = self.next_command();
         self.note(format_args!("{id}: configure {queue} {options:?}"));
         if let Some(known) = self.oracle.model.queues.get_mut(queue) {
+            known.configuring += 1;
             known.dedup =
                 (known.dedup.0.min(options.dedup_seconds), known.dedup.1.max(options.dedup_seconds));
         }

@@ -68,6 +68,8 @@ pub struct Queue {
     pub deleting: bool,
     /// Least and greatest deduplication window of this incarnation.
     pub dedup: (u32, u32),
+    /// Changes of the options that were not answered; one that was lost counts for good.
+    pub configuring: u32,
     /// Least length of a lease of this incarnation.
     pub lease_min: u32,
     /// When a claim first showed that a group is registered in this incarnation, by index of the group.
@@ -191,6 +193,7 @@ impl Model {
                 lanes,
                 deleting: false,
                 dedup: (dedup.min(3600), dedup.max(3600)),
+                configuring: 0,
                 lease_min: 1,
                 registered: BTreeMap::new(),
             });
