@@ -1,5 +1,7 @@
 //! The tiers against what segments hold, segment by segment.
 
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
