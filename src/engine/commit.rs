@@ -192,7 +192,9 @@ impl<R: Ring> Engine<R> {
             next_ticket: 0,
             submitted: parts.last_seq,
             watermark: parts.last_seq,
-            noop_at: parts.last_seq,
+            // Whatever the last life left unvouched is vouched for by a noop of this one, even if nothing else comes: until then
+            // damage to its last groups would pass for a torn write.
+            noop_at: Seq(0),
             log_time_base: parts.log_time.0,
             boot_base,
             active_at_us: boot_base,
