@@ -7,8 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use comb::engine::recovery::marks::{self, Mark};
 use combsim::damage::Hurt;
 
-/// Decisions that no history of this disk reaches: it is never full, and settings do not change between starts.
-const OUT_OF_REACH: [Mark; 2] = [Mark::QuarantineFull, Mark::SpareOutdated];
+/// Decisions that no history reaches: the disk is never full, settings do not change between starts, and (a gap of the
+/// workload) no start walks a segment that a checkpoint covers to its end.
+const OUT_OF_REACH: [Mark; 4] =
+    [Mark::QuarantineFull, Mark::SpareOutdated, Mark::SegmentSealed, Mark::SegmentUnsealed];
 
 /// Histories of the short run; `COMBSIM_SEEDS` asks for another number.
 fn seeds() -> u64 {
