@@ -21,6 +21,7 @@ mod pop;
 pub mod push;
 mod queues;
 mod ready;
+pub mod retention;
 pub mod start;
 pub mod state;
 pub mod status;

@@ -71,6 +71,8 @@ pub struct Partition {
     pub created: WallTime,
     /// Where its messages are.
     pub spans: Spans,
+    /// Dead letters that came from it; it is not deleted while there are any.
+    pub dead_letters: u32,
 }
 
 /// A consumer group of a queue.
@@ -367,9 +369,56 @@ impl State {
                 last_logged: def.last_logged,
                 created: def.created,
                 spans: Spans::default(),
+                dead_letters: 0,
             },
         );
         Ok(())
+    }
+
+    /// Messages below `start` are gone. It may be ahead of `next` for a moment in recovery, which applies the records of
+    /// a group before its runs.
+    fn apply_partition_start(&mut self, id: PartitionId, start: Offset) -> Result<(), Impossible> {
+        let Some(partition) = self.partitions.get_mut(&id) else {
+            return Err(impossible(format!("start of unknown partition {id}")));
+        };
+        if start <= partition.start {
+            return Ok(());
+        }
+        for (segment, messages) in partition.spans.trim(partition.start, start) {
+            self.index.died(segment, messages);
+        }
+        partition.start = start;
+        self.touch_cursors(id);
+        Ok(())
+    }
+
+    fn apply_partition_deleted(&mut self, id: PartitionId) -> Result<(), Impossible> {
+        let Some(partition) = self.partitions.get(&id) else { return Ok(()) };
+        if partition.start < partition.next
+            || partition.dead_letters > 0
+            || partition.dead_letters_of.is_some()
+        {
+            return Err(impossible(format!("partition {id} is deleted, and it is not empty")));
+        }
+        let (name, queue) = (Arc::clone(&partition.name), partition.queue);
+        self.touch_cursors(id);
+        let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
+        if queue.partitions.get(&name) == Some(&id) {
+            queue.partitions.remove(&name);
+        }
+        let groups: SmallVec<[GroupId; 8]> = queue.groups.values().copied().collect();
+        for group in groups {
+            self.set_cursor(id, group, None);
+        }
+        self.partitions.remove(&id);
+        Ok(())
+    }
+
+    /// Each group of a partition's queue may see less of it, or nothing: more than `Touched::Partition` says.
+    fn touch_cursors(&mut self, partition: PartitionId) {
+        let queue = self.partitions.get(&partition).and_then(|partition| self.queues.get(&partition.queue));
+        let groups = queue.into_iter().flat_map(|queue| queue.groups.values());
+        self.touched.extend(groups.map(|group| Touched::Cursor(partition, *group)));
     }
 
     fn apply_group(&mut self, def: &GroupDef<'_>) -> Result<(), Impossible> {
@@ -461,8 +510,22 @@ impl State {
             created: def.created,
             failed: def.failed,
         };
-        self.dead_letters.insert((def.failed, def.id), letter);
+        let known = self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
+        if known.is_none()
+            && let Some(partition) = self.partitions.get_mut(&def.partition)
+        {
+            partition.dead_letters += 1;
+        }
+    }
+
+    fn apply_dead_letter_removed(&mut self, id: DeadLetterId) {
+        let Some(time) = self.dead_letter_times.remove(&id) else { return };
+        if let Some(letter) = self.dead_letters.remove(&(time, id))
+            && let Some(partition) = self.partitions.get_mut(&letter.partition)
+        {
+            partition.dead_letters = partition.dead_letters.saturating_sub(1);
+        }
     }
 }
 
@@ -475,11 +538,9 @@ impl Machine for State {
             Delta::Group(def) => self.apply_group(def)?,
             Delta::Cursor(delta) => self.apply_cursor(delta)?,
             Delta::DeadLetter(def) => self.apply_dead_letter(def),
-            Delta::DeadLetterRemoved(id) => {
-                if let Some(time) = self.dead_letter_times.remove(id) {
-                    self.dead_letters.remove(&(time, *id));
-                }
-            }
+            Delta::DeadLetterRemoved(id) => self.apply_dead_letter_removed(*id),
+            Delta::PartitionStart { partition, start } => self.apply_partition_start(*partition, *start)?,
+            Delta::PartitionDeleted(partition) => self.apply_partition_deleted(*partition)?,
             Delta::NextIds { queue, partition, group } => {
                 self.next_queue = self.next_queue.max(*queue);
                 self.next_partition = self.next_partition.max(*partition);
@@ -531,6 +592,8 @@ impl Machine for State {
         }
         let span = Span::cold(segment, row.base, row.end, row.first_created, row.last_logged);
         self.index.attach(&mut partition.spans, span);
+        // What retention took of it is not live.
+        self.index.died(segment, partition.start.0.saturating_sub(row.base.0));
     }
 
     fn forget_notes(&mut self) {
@@ -539,6 +602,12 @@ impl Machine for State {
 
     fn verify(&self) -> Result<(), Impossible> {
         for partition in self.partitions.values() {
+            if partition.start > partition.next {
+                return Err(impossible(format!(
+                    "partition {} starts at {} and ends at {}",
+                    partition.id, partition.start, partition.next
+                )));
+            }
             if let Some(gap) = partition.spans.gap(partition.start, partition.next) {
                 return Err(impossible(format!(
                     "message {gap} of partition {} is missing, and all up to {} were acknowledged: a segment was cut or removed",

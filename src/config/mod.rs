@@ -208,6 +208,8 @@ pub struct Log {
     pub reserve_bytes: u64,
     /// Cursor bytes between two checkpoints.
     pub checkpoint_cursor_bytes: u64,
+    /// Time between two sweeps of retention, in milliseconds.
+    pub retention_sweep_ms: u32,
 }
 
 /// `[groups]`
@@ -294,6 +296,7 @@ impl Config {
                 resident_index_bytes: values.number("log.resident_index_bytes"),
                 reserve_bytes: values.number("log.reserve_bytes"),
                 checkpoint_cursor_bytes: values.number("log.checkpoint_cursor_bytes"),
+                retention_sweep_ms: values.number32("log.retention_sweep_ms"),
             },
             groups: Groups {
                 default_subscription: match values.text("groups.default_subscription") {
@@ -428,6 +431,7 @@ impl Config {
             "log.resident_index_bytes" => log.resident_index_bytes.to_string(),
             "log.reserve_bytes" => log.reserve_bytes.to_string(),
             "log.checkpoint_cursor_bytes" => log.checkpoint_cursor_bytes.to_string(),
+            "log.retention_sweep_ms" => log.retention_sweep_ms.to_string(),
             "groups.default_subscription" => quoted(match self.groups.default_subscription {
                 Subscription::New => "new",
                 Subscription::All => "all",

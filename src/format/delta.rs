@@ -187,6 +187,15 @@ pub enum Delta<'a> {
         /// Next group id.
         group: GroupId,
     },
+    /// Messages of a partition below an offset are gone.
+    PartitionStart {
+        /// The partition.
+        partition: PartitionId,
+        /// First offset that is kept from now on.
+        start: Offset,
+    },
+    /// A partition is gone with its cursors. A later one of its name is another.
+    PartitionDeleted(PartitionId),
 }
 
 /// Kinds of records.
@@ -199,16 +208,22 @@ mod kind {
     pub(super) const DEAD_LETTER: u8 = 6;
     pub(super) const DEAD_LETTER_REMOVED: u8 = 7;
     pub(super) const NEXT_IDS: u8 = 8;
+    pub(super) const PARTITION_START: u8 = 36;
+    pub(super) const PARTITION_DELETED: u8 = 39;
+
+    /// Whether a record of this kind is understood.
+    pub(super) fn is_known(kind: u8) -> bool {
+        matches!(kind, QUEUE..=NEXT_IDS | PARTITION_START | PARTITION_DELETED)
+    }
 }
 
 /// Kinds that are set aside for records of later versions, by name. A record of such a kind is an error that names
 /// it; it is never skipped.
-pub const RESERVED_KINDS: [(u8, &str); 7] = [
+pub const RESERVED_KINDS: [(u8, &str); 6] = [
     (32, "kind, reserved for the ledger,"),
     (33, "kind, reserved for state,"),
     (34, "kind, reserved for timers,"),
     (35, "kind, reserved for id hashes of removed messages,"),
-    (36, "kind, reserved for log starts of partitions,"),
     (37, "kind, reserved for live counts, drops and moves of segments,"),
     (38, "kind, reserved for a seek or policy of a whole group,"),
 ];
@@ -255,6 +270,8 @@ impl<'a> Delta<'a> {
             Delta::DeadLetter(_) => kind::DEAD_LETTER,
             Delta::DeadLetterRemoved(_) => kind::DEAD_LETTER_REMOVED,
             Delta::NextIds { .. } => kind::NEXT_IDS,
+            Delta::PartitionStart { .. } => kind::PARTITION_START,
+            Delta::PartitionDeleted(_) => kind::PARTITION_DELETED,
         }
     }
 
@@ -337,6 +354,11 @@ impl<'a> Delta<'a> {
                 put_varint(out, partition.0);
                 put_varint(out, group.0);
             }
+            Delta::PartitionStart { partition, start } => {
+                put_varint(out, partition.0);
+                put_varint(out, start.0);
+            }
+            Delta::PartitionDeleted(partition) => put_varint(out, partition.0),
         }
     }
 
@@ -376,6 +398,19 @@ impl<'a> Delta<'a> {
                 reader.end()?;
                 delta
             }
+            kind::PARTITION_START => {
+                let mut reader = Reader::new("partition start", body);
+                let partition = PartitionId(reader.varint()?);
+                let start = Offset(reader.varint()?);
+                reader.end()?;
+                Delta::PartitionStart { partition, start }
+            }
+            kind::PARTITION_DELETED => {
+                let mut reader = Reader::new("partition deletion", body);
+                let partition = PartitionId(reader.varint()?);
+                reader.end()?;
+                Delta::PartitionDeleted(partition)
+            }
             other => return Err(unknown_kind(other)),
         };
         *bytes = reader.rest();
@@ -386,7 +421,7 @@ impl<'a> Delta<'a> {
 /// Kind and fields of the next record.
 fn take_record<'a>(reader: &mut Reader<'a>) -> Result<(u8, &'a [u8]), DecodeError> {
     let kind = reader.u8()?;
-    if !(kind::QUEUE..=kind::NEXT_IDS).contains(&kind) {
+    if !kind::is_known(kind) {
         // Before the length: of a kind that is not known, not even the length is believed.
         return Err(unknown_kind(kind));
     }
