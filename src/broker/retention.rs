@@ -109,17 +109,20 @@ pub(super) struct Retention {
 }
 
 impl Retention {
-    /// Retention over a recovered state. The first sweep looks whether there is anything to be done at all.
+    /// Retention over a recovered state; its first sweep begins at `first`, if there is anything to be done at all.
     pub(super) fn new(state: &State, first: LogTime) -> Retention {
+        let is_empty = |partition: &Partition| partition.start == partition.next;
         let swept = state.partitions.values().filter(|partition| partition.dead_letters_of.is_none());
         let mut partitions: Vec<PartitionId> = swept.map(|partition| partition.id).collect();
         partitions.sort_unstable();
         let limited = state.queues.values().filter(|queue| is_limited(&queue.options));
+        let limited: HashSet<QueueId> = limited.map(|queue| queue.id).collect();
+        let is_due = !limited.is_empty() || state.partitions.values().any(is_empty);
         Retention {
             partitions,
             unnoted: state.next_partition,
-            due: Some(first),
-            limited: limited.map(|queue| queue.id).collect(),
+            due: is_due.then_some(first),
+            limited,
             ..Retention::default()
         }
     }
