@@ -28,6 +28,7 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
             pop_bytes: u64::from(config.limits.pop_bytes_max),
             name_bytes: u64::from(config.limits.name_bytes),
             data_dir: config.data.display().to_string(),
+            retention_sweep_us: u64::from(config.log.retention_sweep_ms) * 1000,
         },
         engine: EngineSettings {
             segment_bytes: config.log.segment_bytes,

@@ -38,14 +38,18 @@ struct Daemon {
     child: Child,
     address: SocketAddr,
     lines: mpsc::Receiver<String>,
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl Daemon {
     fn start() -> Daemon {
-        let home = TempDir::with_prefix("combd-test-").unwrap();
+        Daemon::start_in(TempDir::with_prefix("combd-test-").unwrap(), &[])
+    }
+
+    fn start_in(home: TempDir, flags: &[&str]) -> Daemon {
         let data = home.path().join("data");
         let mut child = combd(&["--port=0", "--log-json", "--log-segment-bytes=1048576"])
+            .args(flags)
             .arg("--data")
             .arg(&data)
             .stderr(Stdio::piped())
@@ -58,7 +62,7 @@ impl Daemon {
                 let _ = send.send(line);
             }
         });
-        let mut daemon = Daemon { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), lines, _home: home };
+        let mut daemon = Daemon { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), lines, home };
         let listening = daemon.line("listening");
         daemon.address = listening["fields"]["address"].as_str().unwrap().parse().unwrap();
         daemon.line("ready");
@@ -84,6 +88,38 @@ impl Daemon {
         let socket = TcpStream::connect(self.address).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
+    }
+
+    /// Kills it and starts another on its directory.
+    fn restart(mut self, flags: &[&str]) -> Daemon {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let home = std::mem::replace(&mut self.home, TempDir::new().unwrap());
+        Daemon::start_in(home, flags)
+    }
+
+    /// Status and JSON of an answer.
+    fn call(&self, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+        let mut socket = self.connect();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        );
+        socket.write_all(format!("{head}{body}").as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        let answer = text(&answer);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap_or_default())
+    }
+
+    /// Offsets that a group that begins with everything is given, without keeping them.
+    fn offsets(&self, group: &str) -> Vec<u64> {
+        let path = format!("/api/v1/pop/queue/q?consumerGroup={group}&subscriptionMode=all&autoAck=true");
+        let (status, popped) = self.call("GET", &path, "");
+        assert!(matches!(status, 200 | 204), "{status}: {popped}");
+        let messages = popped["messages"].as_array().into_iter().flatten();
+        messages.map(|message| message["offset"].as_u64().unwrap()).collect()
     }
 
     fn exit_code(&mut self) -> Option<i32> {
@@ -210,6 +246,40 @@ fn sigterm_answers_parked_polls_and_ends_with_status_0() {
     assert_eq!(daemon.exit_code(), Some(0));
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     drop(idle);
+}
+
+#[test]
+fn what_is_too_old_is_gone_and_stays_gone() {
+    let flags = &["--log-retention-sweep-ms=200"];
+    let daemon = Daemon::start_in(TempDir::with_prefix("combd-test-").unwrap(), flags);
+    let push = |daemon: &Daemon| {
+        let items = r#"{"items":[{"queue":"q","payload":1},{"queue":"q","payload":2}]}"#;
+        assert_eq!(daemon.call("POST", "/api/v1/push", items).0, 201);
+    };
+    let keep = |daemon: &Daemon, seconds: u32| {
+        let options =
+            format!(r#"{{"queue":"q","options":{{"retentionEnabled":true,"retentionSeconds":{seconds}}}}}"#);
+        let (status, answer) = daemon.call("POST", "/api/v1/configure", &options);
+        assert!(matches!(status, 200 | 201), "{status}: {answer}");
+    };
+    push(&daemon);
+    assert_eq!(daemon.offsets("before"), [0, 1]);
+    keep(&daemon, 1);
+    let line = daemon.line("messages expired");
+    assert_eq!((&line["fields"]["queue"], &line["fields"]["messages"]), (&"q".into(), &2.into()));
+    assert!(daemon.offsets("behind").is_empty());
+    // Nothing more goes once the limit is raised, and what went does not come back.
+    keep(&daemon, 3_600);
+    push(&daemon);
+    std::thread::sleep(Duration::from_millis(1_600));
+    assert_eq!(daemon.offsets("kept"), [2, 3]);
+    let daemon = daemon.restart(flags);
+    assert_eq!(daemon.offsets("again"), [2, 3]);
+    // A limit that was set before a restart holds after it.
+    keep(&daemon, 1);
+    let daemon = daemon.restart(flags);
+    daemon.line("messages expired");
+    assert!(daemon.offsets("last").is_empty());
 }
 
 #[test]

@@ -226,6 +226,13 @@ fn deltas() {
     assert_eq!(refused(with(&[2, 0x81, 0, 7])), "varint longer than necessary");
     assert!(matches!(with(&[2, 0]), Err(DecodeError::Short { .. })));
     assert!(matches!(with(&[2, 5, 7]), Err(DecodeError::Short { .. })));
+    // Start of a partition: both numbers. Deletion of one: its id.
+    assert!(with(&[36, 2, 7, 9]).is_ok());
+    assert_eq!(refused(with(&[36, 3, 7, 9, 0])), "number of bytes after the last field");
+    assert!(matches!(with(&[36, 1, 7]), Err(DecodeError::Short { .. })));
+    assert!(with(&[39, 1, 7]).is_ok());
+    assert_eq!(refused(with(&[39, 2, 7, 9])), "number of bytes after the last field");
+    assert!(matches!(with(&[39, 0]), Err(DecodeError::Short { .. })));
     // Cursors: flags, partition, group, next, then what the flags promise.
     assert!(with(&[5, 4, 3, 1, 1, 9]).is_ok());
     assert_eq!(refused(with(&[5, 4, 8, 1, 1, 9])), "cause");

@@ -10,6 +10,7 @@ use super::command::{BrokerError, Command, Reply};
 use super::journal::Journal;
 use super::parked::Parked;
 use super::ready::Ready;
+use super::retention::Retention;
 use super::state::State;
 use crate::engine::machine::Machine;
 use crate::format::delta::Delta;
@@ -33,6 +34,8 @@ pub struct CoreSettings {
     pub name_bytes: u64,
     /// Directory shown when it is full.
     pub data_dir: String,
+    /// Time between two sweeps of retention, in microseconds.
+    pub retention_sweep_us: u64,
 }
 
 /// What a command waits for.
@@ -112,6 +115,7 @@ pub struct Core<J> {
     pub wanted: Vec<Lookup>,
     pub(super) ready: Ready,
     pub(super) parked: Parked,
+    pub(super) retention: Retention,
     pub(super) ids: IdSource,
     clock: Clock,
     epoch: Epoch,
@@ -130,6 +134,7 @@ impl<J: Journal> Core<J> {
         epoch: Epoch,
         now: LogTime,
     ) -> Core<J> {
+        let retention = Retention::new(&state, now.plus_us(settings.retention_sweep_us));
         let mut core = Core {
             state,
             journal,
@@ -141,6 +146,7 @@ impl<J: Journal> Core<J> {
             wanted: Vec::new(),
             ready: Ready::default(),
             parked: Parked::default(),
+            retention,
             ids,
             clock,
             epoch,

@@ -24,6 +24,7 @@ mod pop;
 pub mod push;
 mod queues;
 mod ready;
+pub mod retention;
 mod snapshot;
 mod space;
 pub mod start;

@@ -201,9 +201,14 @@ impl<J: Journal> Core<J> {
     }
 
     /// When `tick` has something to do next, if nothing happens before.
+    fn tick_due(&self) -> Option<LogTime> {
+        self.ready.next_due().into_iter().chain(self.parked.next_due()).min()
+    }
+
+    /// When `tick` or `sweep` has something to do next, if nothing happens before.
     #[must_use]
     pub fn next_due(&self) -> Option<LogTime> {
-        self.ready.next_due().into_iter().chain(self.parked.next_due()).min()
+        self.tick_due().into_iter().chain(self.sweep_due()).min()
     }
 
     /// Whether waiters were left unserved for want of room in the open group; `settle` goes on with them.
@@ -215,7 +220,7 @@ impl<J: Journal> Core<J> {
     fn catch_up(&mut self) {
         if self.wants_room()
             || !self.state.touched.is_empty()
-            || self.next_due().is_some_and(|due| due <= self.now)
+            || self.tick_due().is_some_and(|due| due <= self.now)
         {
             self.tick();
         }

@@ -114,7 +114,11 @@ impl Ready {
         let old = list.slots.get(&partition).copied();
         match (old, visibility) {
             (Some(Slot::Listed(_)), Visibility::Now) | (None, Visibility::Never) => return false,
-            (Some(Slot::Unknown), Visibility::Unknown(_)) => return false,
+            (Some(Slot::Unknown), Visibility::Unknown(lookup)) => {
+                // Retention may have taken the segment that was asked about.
+                list.unknown.insert(partition, lookup);
+                return false;
+            }
             (Some(Slot::Timed(set)), Visibility::At(time)) if set <= time => return false,
             _ => {}
         }
@@ -249,6 +253,7 @@ impl<J: Journal> Core<J> {
             self.ready.fresh.extend(listed.into_iter().map(|group| (partition, group)));
         }
         self.state.touched.push(Touched::Partition(partition));
+        self.look_at_expiry(partition);
     }
 
     /// Looks at every partition of a group's queue: once, when the group is registered.
@@ -279,6 +284,7 @@ impl<J: Journal> Core<J> {
                 Touched::Cursor(partition, group) => self.look_at(partition, group),
                 Touched::Partition(partition) => self.look_at_partition(partition),
                 Touched::Queue(queue) => {
+                    self.note_limits(queue);
                     self.look_at_queue(queue);
                     if self.state.queues.contains_key(&queue) && !self.parked.is_empty() {
                         self.parked.unregistered.push_back(queue);

@@ -15,6 +15,9 @@
 //! - **Partition**. Created in the window: replaced by its creation, at offset 0, and all of its runs follow, since all
 //!   are above K1. Of a queue or group that is unknown: passed over. That is one that was created in the window too, so
 //!   replay brings both; or one that replay knows to be gone.
+//!   Its first kept offset may be that of a later record; older ones change nothing. Deleted: it may be there still,
+//!   empty by the time its deletion is replayed, beside a successor of its name. The name goes to whatever was applied
+//!   last, and the successor's creation, which comes behind the deletion, gives it the name again.
 //! - **Group**. Created in the window: replaced. It has no state besides its definition and its dead-letter partition,
 //!   whose creation comes behind and links it again.
 //! - **Cursor**. Absolute: an older one replaces a newer one and may move it back; the newest comes last. The table of

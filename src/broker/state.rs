@@ -85,6 +85,8 @@ pub struct Partition {
     pub created: WallTime,
     /// Where its messages are.
     pub spans: Spans,
+    /// Dead letters that came from it; it is not deleted while there are any.
+    pub dead_letters: u32,
 }
 
 /// A consumer group of a queue.
@@ -374,12 +376,17 @@ impl State {
         } else {
             match queue.partitions.get(&self.partitions, def.name) {
                 None => queue.partitions.insert(def.name, def.partition),
-                Some(other) if self.catching_up && other == def.partition => {}
+                Some(other) if self.catching_up => {
+                    // Itself, or one that was deleted since the checkpoint's record was taken.
+                    queue.partitions.remove(def.name, other);
+                    queue.partitions.insert(def.name, def.partition);
+                }
                 Some(other) => {
                     return Err(impossible(format!("partition {} takes the name of {other}", def.partition)));
                 }
             }
         }
+        let dead_letters = self.partitions.get(&def.partition).map_or(0, |known| known.dead_letters);
         self.partitions.insert(
             def.partition,
             Partition {
@@ -393,9 +400,58 @@ impl State {
                 last_logged: def.last_logged,
                 created: def.created,
                 spans: Spans::default(),
+                dead_letters,
             },
         );
         Ok(())
+    }
+
+    /// Messages below `start` are gone. It may be ahead of `next` for a moment in recovery, which applies the records of
+    /// a group before its runs.
+    fn apply_partition_start(&mut self, id: PartitionId, start: Offset) -> Result<(), Impossible> {
+        let Some(partition) = self.partitions.get_mut(&id) else {
+            if self.catching_up {
+                return Ok(());
+            }
+            return Err(impossible(format!("start of unknown partition {id}")));
+        };
+        if start <= partition.start {
+            return Ok(());
+        }
+        for (segment, messages) in partition.spans.trim(partition.start, start) {
+            self.index.died(segment, messages);
+        }
+        partition.start = start;
+        self.touch_cursors(id);
+        Ok(())
+    }
+
+    fn apply_partition_deleted(&mut self, id: PartitionId) -> Result<(), Impossible> {
+        let Some(partition) = self.partitions.get(&id) else { return Ok(()) };
+        if partition.start < partition.next
+            || partition.dead_letters > 0
+            || partition.dead_letters_of.is_some()
+        {
+            return Err(impossible(format!("partition {id} is deleted, and it is not empty")));
+        }
+        let Some(queue) = self.queues.get(&partition.queue) else { return Ok(()) };
+        self.touched.extend(queue.groups.values().map(|group| Touched::Cursor(id, *group)));
+        let groups: SmallVec<[GroupId; 8]> = queue.groups.values().copied().collect();
+        for group in groups {
+            self.set_cursor(id, group, None);
+        }
+        let Some(partition) = self.partitions.swap_remove(&id) else { return Ok(()) };
+        if let Some(queue) = self.queues.get_mut(&partition.queue) {
+            queue.partitions.remove(&partition.name, id);
+        }
+        Ok(())
+    }
+
+    /// Each group of a partition's queue may see less of it, or nothing: more than `Touched::Partition` says.
+    fn touch_cursors(&mut self, partition: PartitionId) {
+        let queue = self.partitions.get(&partition).and_then(|partition| self.queues.get(&partition.queue));
+        let groups = queue.into_iter().flat_map(|queue| queue.groups.values());
+        self.touched.extend(groups.map(|group| Touched::Cursor(partition, *group)));
     }
 
     fn apply_group(&mut self, def: &GroupDef<'_>) -> Result<(), Impossible> {
@@ -527,8 +583,13 @@ impl State {
             failed: def.failed,
         };
         self.copies.insert((def.copy_partition, def.copy_offset));
-        self.dead_letters.insert((def.failed, def.id), letter);
+        let known = self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
+        if known.is_none()
+            && let Some(partition) = self.partitions.get_mut(&def.partition)
+        {
+            partition.dead_letters += 1;
+        }
         Ok(())
     }
 
@@ -545,8 +606,9 @@ impl State {
         let Some(time) = self.dead_letter_times.remove(&id) else { return };
         let Some(letter) = self.dead_letters.remove(&(time, id)) else { return };
         self.bury_copy(letter.copy_partition, letter.copy_offset);
-        let partition = self.partitions.get(&letter.partition);
-        if let Some(queue) = partition.and_then(|partition| self.queues.get_mut(&partition.queue)) {
+        let Some(partition) = self.partitions.get_mut(&letter.partition) else { return };
+        partition.dead_letters = partition.dead_letters.saturating_sub(1);
+        if let Some(queue) = self.queues.get_mut(&partition.queue) {
             queue.letters.remove(&(time, id));
         }
     }
@@ -561,10 +623,10 @@ impl Machine for State {
             Delta::Group(def) => self.apply_group(def)?,
             Delta::Cursor(delta) => self.apply_cursor(delta)?,
             Delta::DeadLetter(def) => self.apply_dead_letter(def)?,
-            Delta::DeadLetterRemoved(id) => {
-                self.remove_dead_letter(*id);
-            }
+            Delta::DeadLetterRemoved(id) => self.remove_dead_letter(*id),
             Delta::SegmentsDropped { first, last } => self.apply_dropped(*first, *last),
+            Delta::PartitionStart { partition, start } => self.apply_partition_start(*partition, *start)?,
+            Delta::PartitionDeleted(partition) => self.apply_partition_deleted(*partition)?,
             Delta::NextIds { queue, partition, group } => {
                 self.next_queue = self.next_queue.max(*queue);
                 self.next_partition = self.next_partition.max(*partition);
@@ -628,6 +690,8 @@ impl Machine for State {
         }
         let span = Span::cold(segment, row.base, row.end, row.first_created, row.last_logged);
         self.index.attach(&mut partition.spans, span);
+        // What retention took of it is not live.
+        self.index.died(segment, partition.start.0.saturating_sub(row.base.0));
     }
 
     fn forget_notes(&mut self) {
@@ -646,6 +710,12 @@ impl Machine for State {
             }
         }
         for partition in self.partitions.values().filter(|known| known.dead_letters_of.is_none()) {
+            if partition.start > partition.next {
+                return Err(impossible(format!(
+                    "partition {} starts at {} and ends at {}",
+                    partition.id, partition.start, partition.next
+                )));
+            }
             if let Some(gap) = partition.spans.gap(partition.start, partition.next) {
                 return Err(impossible(format!(
                     "message {gap} of partition {} is missing, and all up to {} were acknowledged: a segment was cut or removed",

@@ -159,6 +159,9 @@ impl<R: Ring> Storage<R> {
         self.finish_lookups();
         self.go_on();
         let drained = self.take_commands();
+        if !stopping {
+            self.core.sweep();
+        }
         self.core.tick();
         self.core.settle();
         self.collect_parked_answers();
@@ -199,7 +202,8 @@ impl<R: Ring> Storage<R> {
     /// `None`: only a completion, a message or the waker brings something to do.
     fn next_timeout(&self, drained: bool, made_room: bool) -> Option<Duration> {
         let engine = &self.core.journal;
-        let waits_for_room = !self.blocked.is_empty() || self.core.wants_room();
+        let waits_for_room =
+            !self.blocked.is_empty() || self.core.wants_room() || self.core.sweep_wants_room();
         let can_go_on =
             (made_room && waits_for_room) || (!drained && self.blocked.is_empty() && engine.takes_more());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
@@ -325,6 +329,7 @@ impl<R: Ring> Storage<R> {
                     Ok(found) => self.core.answer_lookup(lookup, found),
                     Err(error) => {
                         tracing::error!("cannot read an index: {error}");
+                        self.core.expiry_unknown(lookup.partition());
                         failure = Some(error);
                     }
                 }

@@ -210,6 +210,8 @@ pub struct Log {
     pub checkpoint_cursor_bytes: u64,
     /// Message bytes between two checkpoints.
     pub checkpoint_message_bytes: u64,
+    /// Time between two sweeps of retention, in milliseconds.
+    pub retention_sweep_ms: u32,
 }
 
 /// `[groups]`
@@ -297,6 +299,7 @@ impl Config {
                 reserve_bytes: values.number("log.reserve_bytes"),
                 checkpoint_cursor_bytes: values.number("log.checkpoint_cursor_bytes"),
                 checkpoint_message_bytes: values.number("log.checkpoint_message_bytes"),
+                retention_sweep_ms: values.number32("log.retention_sweep_ms"),
             },
             groups: Groups {
                 default_subscription: match values.text("groups.default_subscription") {
@@ -432,6 +435,7 @@ impl Config {
             "log.reserve_bytes" => log.reserve_bytes.to_string(),
             "log.checkpoint_cursor_bytes" => log.checkpoint_cursor_bytes.to_string(),
             "log.checkpoint_message_bytes" => log.checkpoint_message_bytes.to_string(),
+            "log.retention_sweep_ms" => log.retention_sweep_ms.to_string(),
             "groups.default_subscription" => quoted(match self.groups.default_subscription {
                 Subscription::New => "new",
                 Subscription::All => "all",

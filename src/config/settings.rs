@@ -140,6 +140,7 @@ pub(super) const SETTINGS: &[Setting] = &[
     number("log.reserve_bytes", 0, 64 * GIB, 128 * MIB, "Kept free on the disk; below it pushes are refused"),
     number("log.checkpoint_cursor_bytes", MIB, 64 * GIB, 256 * MIB, "Cursor bytes between two checkpoints"),
     number("log.checkpoint_message_bytes", MIB, 64 * GIB, 256 * MIB, "Message bytes between two checkpoints"),
+    number("log.retention_sweep_ms", 10, 86_400_000, 60_000, "Time between two looks for expired messages"),
     Setting {
         key: "groups.default_subscription",
         kind: Kind::Word(&["new", "all"]),

@@ -194,6 +194,15 @@ pub enum Delta<'a> {
         /// Last of them.
         last: FileNumber,
     },
+    /// Messages of a partition below an offset are gone.
+    PartitionStart {
+        /// The partition.
+        partition: PartitionId,
+        /// First offset that is kept from now on.
+        start: Offset,
+    },
+    /// A partition is gone with its cursors. A later one of its name is another.
+    PartitionDeleted(PartitionId),
 }
 
 /// Kinds of records.
@@ -206,17 +215,23 @@ mod kind {
     pub(super) const DEAD_LETTER: u8 = 6;
     pub(super) const DEAD_LETTER_REMOVED: u8 = 7;
     pub(super) const NEXT_IDS: u8 = 8;
+    pub(super) const PARTITION_START: u8 = 36;
     pub(super) const SEGMENTS_DROPPED: u8 = 37;
+    pub(super) const PARTITION_DELETED: u8 = 39;
+
+    /// Whether a record of this kind is understood.
+    pub(super) fn is_known(kind: u8) -> bool {
+        matches!(kind, QUEUE..=NEXT_IDS | PARTITION_START | SEGMENTS_DROPPED | PARTITION_DELETED)
+    }
 }
 
 /// Kinds that are set aside for records of later versions, by name. A record of such a kind is an error that names
 /// it; it is never skipped.
-pub const RESERVED_KINDS: [(u8, &str); 6] = [
+pub const RESERVED_KINDS: [(u8, &str); 5] = [
     (32, "kind, reserved for the ledger,"),
     (33, "kind, reserved for state,"),
     (34, "kind, reserved for timers,"),
     (35, "kind, reserved for id hashes of removed messages,"),
-    (36, "kind, reserved for log starts of partitions,"),
     (38, "kind, reserved for a seek or policy of a whole group,"),
 ];
 
@@ -263,6 +278,8 @@ impl<'a> Delta<'a> {
             Delta::DeadLetterRemoved(_) => kind::DEAD_LETTER_REMOVED,
             Delta::NextIds { .. } => kind::NEXT_IDS,
             Delta::SegmentsDropped { .. } => kind::SEGMENTS_DROPPED,
+            Delta::PartitionStart { .. } => kind::PARTITION_START,
+            Delta::PartitionDeleted(_) => kind::PARTITION_DELETED,
         }
     }
 
@@ -349,6 +366,11 @@ impl<'a> Delta<'a> {
                 put_varint(out, first.0);
                 put_varint(out, last.0);
             }
+            Delta::PartitionStart { partition, start } => {
+                put_varint(out, partition.0);
+                put_varint(out, start.0);
+            }
+            Delta::PartitionDeleted(partition) => put_varint(out, partition.0),
         }
     }
 
@@ -397,6 +419,19 @@ impl<'a> Delta<'a> {
                 reader.end()?;
                 Delta::SegmentsDropped { first, last }
             }
+            kind::PARTITION_START => {
+                let mut reader = Reader::new("partition start", body);
+                let partition = PartitionId(reader.varint()?);
+                let start = Offset(reader.varint()?);
+                reader.end()?;
+                Delta::PartitionStart { partition, start }
+            }
+            kind::PARTITION_DELETED => {
+                let mut reader = Reader::new("partition deletion", body);
+                let partition = PartitionId(reader.varint()?);
+                reader.end()?;
+                Delta::PartitionDeleted(partition)
+            }
             other => return Err(unknown_kind(other)),
         };
         *bytes = reader.rest();
@@ -407,7 +442,7 @@ impl<'a> Delta<'a> {
 /// Kind and fields of the next record.
 fn take_record<'a>(reader: &mut Reader<'a>) -> Result<(u8, &'a [u8]), DecodeError> {
     let kind = reader.u8()?;
-    if !(kind::QUEUE..=kind::NEXT_IDS).contains(&kind) && kind != kind::SEGMENTS_DROPPED {
+    if !kind::is_known(kind) {
         // Before the length: of a kind that is not known, not even the length is believed.
         return Err(unknown_kind(kind));
     }

@@ -251,6 +251,8 @@ impl Parts {
             }),
             5 => Delta::DeadLetterRemoved(DeadLetterId(self.id)),
             6 => Delta::NextIds { queue: QueueId(n[0]), partition: PartitionId(n[1]), group: GroupId(n[2]) },
+            7 => Delta::PartitionStart { partition: PartitionId(n[0]), start: Offset(n[1]) },
+            8 => Delta::PartitionDeleted(PartitionId(n[0])),
             _ => Delta::Cursor(self.cursor),
         }
     }
@@ -258,7 +260,7 @@ impl Parts {
 
 prop_compose! {
     pub(crate) fn parts()(
-        kind in 0_u8..9, n in vec(number(), 8), small in small(), id in any::<u128>(), flag in any::<(bool, bool)>(),
+        kind in 0_u8..11, n in vec(number(), 8), small in small(), id in any::<u128>(), flag in any::<(bool, bool)>(),
         texts in [text(), text(), text()], options in options(), cursor in cursor(),
     ) -> Parts {
         Parts { kind, n, small, id, flag, texts, options, cursor }

@@ -108,6 +108,7 @@ impl Bench {
             pop_bytes: 1 << 20,
             name_bytes: 447,
             data_dir: "data".to_owned(),
+            retention_sweep_us: 60_000_000,
         };
         let ids = IdSource::seeded(clock.clone(), 1);
         let core = Core::new(

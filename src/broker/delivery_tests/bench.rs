@@ -60,6 +60,9 @@ pub(super) struct Bench {
 
 const LOG: LogId = LogId(77);
 
+/// Time between two sweeps of retention: 60 seconds.
+pub(super) const SWEEP_US: u64 = 60_000_000;
+
 pub(super) const GROUP: &str = "g";
 
 /// A span as (partition name, first offset, last offset).
@@ -138,6 +141,7 @@ fn core_over(state: State, journal: Script, clock: &Clock, epoch: u64, now: LogT
         pop_bytes: 1 << 20,
         name_bytes: 447,
         data_dir: "data".to_owned(),
+        retention_sweep_us: SWEEP_US,
     };
     let ids = IdSource::seeded(clock.clone(), 1);
     Core::new(state, journal, settings, clock.clone(), ids, Epoch(epoch), now)
@@ -162,6 +166,20 @@ impl Bench {
         self.core.now = self.core.now.plus_us(us);
         self.core.tick();
         self.look_up_wanted();
+        self.sweep();
+    }
+
+    /// Sweeps until there is nothing more to do now, as the storage thread does step by step.
+    pub(super) fn sweep(&mut self) {
+        self.index.seal(&mut self.core);
+        loop {
+            self.core.sweep();
+            self.core.settle();
+            self.look_up_wanted();
+            if self.core.sweep_due().is_none_or(|due| due > self.core.now) {
+                return;
+            }
+        }
     }
 
     pub(super) fn pass_ms(&mut self, ms: u64) {

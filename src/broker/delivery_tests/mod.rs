@@ -7,5 +7,6 @@ mod claims;
 mod groups;
 mod leases;
 mod polls;
+mod retention;
 mod visibility;
 mod wakes;

@@ -113,6 +113,7 @@ impl Profile {
             pop_bytes: chance.pick(&[2 << 10, 64 << 10]),
             name_bytes: 447,
             data_dir: data.display().to_string(),
+            retention_sweep_us: 1_000_000,
         };
         let settings = BrokerSettings { data, backend: Backend::Threads, queue_commands: 64, core, engine };
         let queues = chance.index(QUEUES.len()) + 1;
