@@ -285,6 +285,15 @@ pub enum AckRefusal {
         "dlq rejected: the message's payload could not be read; see the daemon's log for file and position"
     )]
     PayloadUnreadable,
+    /// The message expired while it was leased, so nothing is left to file.
+    #[error("dlq rejected: the message expired by the retention of its queue; complete it instead")]
+    PayloadExpired,
+    /// The reserve for copies is used up.
+    #[error("dlq rejected: no disk space is left for the message's copy; free some and send this again")]
+    CopyWithoutSpace,
+    /// The copy is larger than one group commit may be.
+    #[error("dlq rejected: the message's copy does not fit a group commit; raise limits.atomic_group_bytes")]
+    CopyTooLarge,
 }
 
 /// What became of one acknowledgement.

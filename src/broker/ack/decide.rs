@@ -128,16 +128,16 @@ pub(crate) struct Decision<'a> {
 }
 
 impl Decision<'_> {
-    /// Takes everything back because the head's payload could not be read. What the call would have done did not
+    /// Takes everything back because the head could not be filed, and says why. What the call would have done did not
     /// happen, so no item may be told that it did.
-    pub(crate) fn unreadable(&mut self, cursor: &CursorState, items: &[Item<'_>]) {
+    pub(crate) fn unfiled(&mut self, cursor: &CursorState, items: &[Item<'_>], why: AckRefusal) {
         self.state = *cursor;
         self.fate = Fate::Kept;
         for (verdict, item) in self.verdicts.iter_mut().zip(items) {
             verdict.lease_released = false;
             verdict.dead_lettered = false;
             if matches!(item.found, Found::In(_)) {
-                verdict.refusal = Some(AckRefusal::PayloadUnreadable);
+                verdict.refusal = Some(why);
             }
         }
     }

@@ -159,6 +159,7 @@ fn offsets(hits: &Ids) -> impl Iterator<Item = Offset> {
 enum Fetched {
     Copy(Copy),
     Load(Block),
+    Expired,
     Unreadable(String),
 }
 
@@ -189,7 +190,7 @@ impl<J: Journal> Core<J> {
                                     run_bytes,
                                     "no space for the copy of a dead letter; the message stays with its lease"
                                 );
-                                self.take_back(&mut plan, &items);
+                                self.take_back(&mut plan, &items, AckRefusal::CopyWithoutSpace);
                             }
                             Fit::Later => return Step::Blocked(Block::Room),
                             Fit::TooLarge { limit } => {
@@ -198,7 +199,7 @@ impl<J: Journal> Core<J> {
                                     %partition, group = %consumer, run_bytes, limit,
                                     "a dead letter does not fit a group commit; raise limits.atomic_group_bytes"
                                 );
-                                self.take_back(&mut plan, &items);
+                                self.take_back(&mut plan, &items, AckRefusal::CopyTooLarge);
                             }
                         }
                     }
@@ -262,12 +263,13 @@ impl<J: Journal> Core<J> {
             match self.fetch(partition, offset) {
                 Fetched::Copy(fetched) => copy = Some(fetched),
                 Fetched::Load(block) => return AckOutcome::Load(block),
+                Fetched::Expired => decision.unfiled(&before, &items, AckRefusal::PayloadExpired),
                 Fetched::Unreadable(cause) => {
                     tracing::error!(
                         queue = %queue.name, partition = %partition.id, %offset, cause,
                         "a message could not be read, so it was not dead-lettered; check the log with the offline tool"
                     );
-                    decision.unreadable(&before, &items);
+                    decision.unfiled(&before, &items, AckRefusal::PayloadUnreadable);
                 }
             }
         }
@@ -313,10 +315,13 @@ impl<J: Journal> Core<J> {
 
     /// The stored bytes of one message.
     fn fetch(&self, partition: &Partition, offset: Offset) -> Fetched {
+        if offset < partition.start {
+            return Fetched::Expired;
+        }
         let run = match self.state.runs(partition, offset).next() {
             Some(Ok(run)) if run.base <= offset => run,
             Some(Err(lookup)) => return Fetched::Load(Block::Index(vec![lookup])),
-            _ => return Fetched::Unreadable("retention removed it".to_owned()),
+            _ => return Fetched::Unreadable("it is not in the index".to_owned()),
         };
         let entries = match self.journal.source(partition.id, &run) {
             Source::Memory(entries) => entries,
@@ -344,11 +349,11 @@ impl<J: Journal> Core<J> {
         }
     }
 
-    fn take_back(&self, plan: &mut AckPlan<'_>, items: &[&AckItem]) {
+    fn take_back(&self, plan: &mut AckPlan<'_>, items: &[&AckItem], why: AckRefusal) {
         if let Some(partition) = self.state.partitions.get(&plan.key.0) {
             // Whatever had to be looked up was, when the plan was made.
             let items = self.resolve(partition, &plan.before, items, &mut Vec::new());
-            plan.decision.unreadable(&plan.before, &items);
+            plan.decision.unfiled(&plan.before, &items, why);
         }
         plan.copy = None;
     }

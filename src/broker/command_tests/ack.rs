@@ -396,6 +396,9 @@ fn refusals_hold_the_words_that_clients_look_for() {
         (AckRefusal::Unresolvable, "unresolv"),
         (AckRefusal::AlreadyCommitted, "committed"),
         (AckRefusal::PayloadUnreadable, "dlq rejected"),
+        (AckRefusal::PayloadExpired, "dlq rejected"),
+        (AckRefusal::CopyWithoutSpace, "dlq rejected"),
+        (AckRefusal::CopyTooLarge, "dlq rejected"),
         (AckRefusal::NoTransactionId, "transactionId is required"),
         (AckRefusal::MalformedPartitionId, "partitionId is not a partition id"),
         (AckRefusal::NoPartition(PartitionId(5)), "no partition 5"),
@@ -504,7 +507,7 @@ fn a_copy_larger_than_any_group_is_refused_and_changes_nothing() {
     let (before, cursor) = (bench.records(), bench.cursor(p, G));
     let items = vec![with(lease, item(p, "0", Completed)), with(lease, item(p, "1", DeadLetter))];
     let verdicts = bench.ack(G, items);
-    assert_eq!(refusals(&verdicts), [Some(AckRefusal::PayloadUnreadable); 2]);
+    assert_eq!(refusals(&verdicts), [Some(AckRefusal::CopyTooLarge); 2]);
     assert!(verdicts.iter().all(|verdict| !verdict.dead_lettered && !verdict.lease_released));
     assert_eq!((bench.records(), bench.cursor(p, G)), (before, cursor));
 }

@@ -368,7 +368,7 @@ fn a_dead_letter_of_a_message_that_is_gone_is_refused() {
     };
     let call = crate::broker::command::AckCall { group: GROUP.to_owned(), items: vec![item] };
     let Reply::Ack(verdicts) = bench.done(Command::Ack(call)) else { panic!() };
-    assert_eq!(verdicts[0].refusal, Some(AckRefusal::PayloadUnreadable));
+    assert_eq!(verdicts[0].refusal, Some(AckRefusal::PayloadExpired));
     assert!(bench.core.state.dead_letters.is_empty());
 }
 

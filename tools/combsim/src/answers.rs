@@ -112,6 +112,7 @@ impl World {
         let fresh = queue.lanes.iter().all(|lane| model.facts(*lane).by_transaction.is_empty());
         let Some(queue) = model.queues.get_mut(index) else { return };
         queue.configuring -= 1;
+        queue.options = (queue.configuring == 0).then_some(*options);
         // Nothing was pushed under other options, and no others are on their way.
         if fresh && queue.configuring == 0 {
             queue.dedup = (options.dedup_seconds, options.dedup_seconds);

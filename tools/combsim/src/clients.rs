@@ -380,7 +380,7 @@ impl World {
             Some(options) if !self.chance.one_in(6) => options.dedup_seconds,
             _ => self.chance.pick(&[0, 30, 3600]),
         };
-        let options = Options::draw(&mut self.chance, dedup);
+        let options = Options::draw(&mut self.chance, dedup, self.profile.expires);
         self.configure(queue, options)
     }
 
@@ -389,6 +389,7 @@ impl World {
         self.note(format_args!("{id}: configure {queue} {options:?}"));
         if let Some(known) = self.oracle.model.queues.get_mut(queue) {
             known.configuring += 1;
+            known.limits.allow(&options);
             known.dedup =
                 (known.dedup.0.min(options.dedup_seconds), known.dedup.1.max(options.dedup_seconds));
         }
@@ -403,6 +404,10 @@ impl World {
                 delayed_processing_seconds: Patch::Set(options.delay_seconds),
                 window_buffer_seconds: Patch::Set(options.window_seconds),
                 dedup_window_seconds: Patch::Set(options.dedup_seconds),
+                retention_enabled: Patch::Set(options.retention),
+                retention_seconds: Patch::Set(options.retention_seconds),
+                completed_retention_seconds: Patch::Set(options.completed_seconds),
+                max_wait_seconds: Patch::Set(options.max_wait_seconds),
                 ..OptionsPatch::default()
             },
             ..Configure::default()

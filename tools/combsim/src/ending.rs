@@ -17,6 +17,9 @@ use crate::world::World;
 /// Longer than every lease, delay and window of a history.
 const EVERYTHING_IS_OVER_US: u64 = 7_200_000_000;
 
+/// Turns of storage in which a sweep goes over the few partitions of a history, rows looked up on the way.
+const STEPS_OF_A_SWEEP: u32 = 40;
+
 /// A reader that nobody was before.
 const READER: &str = "reader";
 
@@ -33,14 +36,17 @@ impl World {
     pub(crate) fn judge_all(&mut self) -> Result<(), Failure> {
         self.delete_what_is_left()?;
         self.pass(EVERYTHING_IS_OVER_US);
-        let ends = self.drain(READER, None)?;
+        self.sweep()?;
+        let read = self.drain(READER, None)?;
         let transactions = self.transactions.clone();
-        self.oracle.judge_contents(&ends, &transactions, self.damaged)?;
+        let now = self.now();
+        self.oracle.judge_contents(&read, &transactions, self.damaged, now)?;
         self.letters()?;
         for (group, name) in GROUPS.iter().enumerate() {
             self.drain(name, Some(group))?;
             if group != LATE {
-                self.oracle.judge_end(group, &ends)?;
+                let now = self.now();
+                self.oracle.judge_end(group, &read, now)?;
             }
         }
         Ok(())
@@ -67,10 +73,22 @@ impl World {
         Ok(())
     }
 
-    /// Reads everything that is left to a group, committed at delivery; where each lane ends. `group`: its index, if
+    /// Lets a sweep of retention go over everything.
+    fn sweep(&mut self) -> Result<(), Failure> {
+        self.pass(self.profile.settings.core.retention_sweep_us);
+        for _ in 0..STEPS_OF_A_SWEEP {
+            if let Some(process) = &mut self.process {
+                while process.maintain() {}
+            }
+            self.step(false)?;
+        }
+        Ok(())
+    }
+
+    /// Reads everything that is left to a group, committed at delivery; where each lane begins and ends. `group`: its index, if
     /// it was used before.
-    fn drain(&mut self, name: &str, group: Option<usize>) -> Result<BTreeMap<Lane, u64>, Failure> {
-        let mut ends = BTreeMap::new();
+    fn drain(&mut self, name: &str, group: Option<usize>) -> Result<BTreeMap<Lane, (u64, u64)>, Failure> {
+        let mut ends: BTreeMap<Lane, (u64, u64)> = BTreeMap::new();
         for (index, queue) in QUEUES.iter().enumerate().take(self.profile.queues) {
             loop {
                 let sent = self.now();
@@ -97,14 +115,20 @@ impl World {
                 for claim in &reply.claims {
                     let lane = self.oracle.lane_of(claim.partition, index, &claim.partition_name)?;
                     let Some((first, last)) = span(claim) else { continue };
-                    let expected = ends.insert(lane, last + 1);
+                    let begin = ends.get(&lane).map_or(first, |(begin, _)| *begin);
+                    let expected = ends.insert(lane, (begin, last + 1)).map_or(0, |(_, end)| end);
                     match group {
-                        None => check(expected.unwrap_or(0) == first, Invariant::CursorOrder, || {
-                            format!(
-                                "{name} got {first} of {} after {expected:?}",
-                                self.oracle.model.name(lane)
-                            )
-                        })?,
+                        None => {
+                            self.oracle.is_there(lane, first)?;
+                            check(expected <= first, Invariant::CursorOrder, || {
+                                format!(
+                                    "{name} got {first} of {} after {expected}",
+                                    self.oracle.model.name(lane)
+                                )
+                            })?;
+                            let now = self.now();
+                            self.oracle.begins_at(lane, expected, first, now)?;
+                        }
                         Some(group) => {
                             let now = self.now();
                             let claimed = Claimed {
@@ -122,6 +146,9 @@ impl World {
                         }
                     }
                     let messages = self.read_claim(claim, lane)?;
+                    if group.is_none() {
+                        self.judge_kept(lane, first, last)?;
+                    }
                     check(messages.is_some(), Invariant::AcknowledgedPush, || {
                         format!("{first} to {last} of {} cannot be read", self.oracle.model.name(lane))
                     })?;
@@ -129,6 +156,13 @@ impl World {
             }
         }
         Ok(ends)
+    }
+
+    /// None of these messages is too old to be there.
+    fn judge_kept(&self, lane: Lane, first: u64, last: u64) -> Result<(), Failure> {
+        let places = &self.oracle.model.facts(lane).places;
+        let swept = self.now() - self.profile.settings.core.retention_sweep_us;
+        places.range(first..=last).try_for_each(|(_, number)| self.oracle.judge_kept(lane, *number, swept))
     }
 
     /// Every dead letter, with its copy.

@@ -27,6 +27,8 @@ pub enum Invariant {
     Transaction,
     /// A dead letter's row, its copy and the cursor that passes it are one.
     DeadLetter,
+    /// Nothing expires before its time, what expired stays away, and what is over is gone after a sweep.
+    Retention,
     /// Damage is refused or isolated by name, never silent.
     Damage,
     /// The same seed makes the same history.

@@ -20,6 +20,9 @@ pub const GROUPS: [&str; 4] = ["__QUEUE_MODE__", "g1", "g2", "late"];
 /// Index of the group that begins at new messages.
 pub const LATE: usize = 3;
 
+/// Limits of age in seconds: some are over within a history, some at its end, some never.
+const LIMITS: [u32; 5] = [1, 60, 2_000, 5_000, 1_000_000];
+
 /// How the disk behaves while the broker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
@@ -44,6 +47,14 @@ pub struct Options {
     pub window_seconds: u32,
     /// Deduplication.
     pub dedup_seconds: u32,
+    /// The switch of the next two.
+    pub retention: bool,
+    /// Everything older goes.
+    pub retention_seconds: u32,
+    /// What every group passed goes when it is older.
+    pub completed_seconds: u32,
+    /// Everything older goes, whatever the switch says.
+    pub max_wait_seconds: u32,
 }
 
 /// Decisions of a seed.
@@ -65,6 +76,8 @@ pub struct Profile {
     pub large_one_in: u64,
     /// One in so many steps a crash is armed.
     pub crash_one_in: u64,
+    /// Messages expire in some queues.
+    pub expires: bool,
     /// The disk.
     pub weather: Weather,
     /// Options of each queue at the beginning; `None`: created on use.
@@ -73,8 +86,10 @@ pub struct Profile {
 
 impl Options {
     /// Some options.
-    pub fn draw(chance: &mut Chance, dedup_seconds: u32) -> Options {
+    pub fn draw(chance: &mut Chance, dedup_seconds: u32, expires: bool) -> Options {
         let quiet = !chance.one_in(4);
+        let mut limit = || if expires && chance.one_in(3) { chance.pick(&LIMITS) } else { 0 };
+        let (retention_seconds, completed_seconds, max_wait_seconds) = (limit(), limit(), limit());
         Options {
             lease_seconds: chance.pick(&[1, 5, 30, 300]),
             retry_limit: chance.pick(&[0, 1, 3]),
@@ -82,6 +97,10 @@ impl Options {
             delay_seconds: if quiet { 0 } else { chance.pick(&[0, 1, 20]) },
             window_seconds: if quiet { 0 } else { chance.pick(&[0, 1, 10]) },
             dedup_seconds,
+            retention: expires && !chance.one_in(5),
+            retention_seconds,
+            completed_seconds,
+            max_wait_seconds,
         }
     }
 }
@@ -113,14 +132,15 @@ impl Profile {
             pop_bytes: chance.pick(&[2 << 10, 64 << 10]),
             name_bytes: 447,
             data_dir: data.display().to_string(),
-            retention_sweep_us: 1_000_000,
+            retention_sweep_us: chance.pick(&[10_000, 1_000_000, 60_000_000]),
         };
         let settings = BrokerSettings { data, backend: Backend::Threads, queue_commands: 64, core, engine };
         let queues = chance.index(QUEUES.len()) + 1;
+        let expires = chance.one_in(3);
         let options = (0..queues)
             .map(|_| {
                 let dedup = chance.pick(&[0, 30, 3600, 3600]);
-                (!chance.one_in(3)).then(|| Options::draw(&mut chance, dedup))
+                (!chance.one_in(3)).then(|| Options::draw(&mut chance, dedup, expires))
             })
             .collect();
         Profile {
@@ -132,6 +152,7 @@ impl Profile {
             payload_bytes: chance.pick(&[60, 600, 4000]),
             large_one_in: chance.pick(&[20, 200]),
             crash_one_in: chance.pick(&[15, 60, 200]),
+            expires,
             weather: if chance.one_in(3) { Weather::Stormy } else { Weather::Calm },
             options,
         }

@@ -364,7 +364,7 @@ fn an_unreadable_head_takes_the_whole_group_back() {
     let before = cursor(1, Some(5));
     let items = [at(1, Completed), at(2, DeadLetter), below(Completed), nowhere(Completed)];
     let mut decision = held(&before, &items);
-    decision.unreadable(&before, &items);
+    decision.unfiled(&before, &items, AckRefusal::PayloadUnreadable);
     assert_eq!((decision.state, decision.fate), (before, Fate::Kept));
     let refusals: Vec<_> = decision.verdicts.iter().map(|verdict| verdict.refusal).collect();
     let unreadable = Some(AckRefusal::PayloadUnreadable);

@@ -54,6 +54,7 @@ impl Oracle {
             let top = self.top(ack);
             for (transaction, word) in &ack.items {
                 if matches!(word, Word::Failed | Word::DeadLetter) {
+                    self.model.given_up.insert((ack.lane, ack.group, transaction.clone()));
                     for offset in self.offsets(ack.lane, transaction) {
                         self.model.letters.entry((ack.lane, ack.group, offset)).or_insert(Letter::Perhaps);
                     }
@@ -176,6 +177,9 @@ impl Oracle {
                 verdicts.get(index)
             )
         };
+        let gone =
+            |place: &Where| matches!(place, Where::At(offset) if self.may_be_gone(ack.lane, *offset, now));
+        let gone: Vec<bool> = places.iter().map(gone).collect();
         let cursor = self.model.cursor(ack.lane, ack.group);
         let certain = cursor.hold.as_ref().filter(|hold| hold.doubts.is_empty() && hold.until >= now);
         let holder =
@@ -186,6 +190,7 @@ impl Oracle {
         let mut any = false;
         for (index, (((_, word), place), verdict)) in ack.items.iter().zip(&places).zip(verdicts).enumerate()
         {
+            let gone = gone.get(index).is_some_and(|gone| *gone);
             let success = verdict.refusal.is_none();
             any |= success;
             check(!(success && ack.lease == Named::Foreign), Invariant::Lease, || about(index))?;
@@ -203,6 +208,8 @@ impl Oracle {
                         Some(AckRefusal::Unresolvable) => {
                             forgotten.get(index).is_some_and(|forgotten| *forgotten)
                         }
+                        // Nothing is left that could be kept.
+                        Some(AckRefusal::PayloadExpired) => gone,
                         _ => false,
                     };
                     check(success || excused, Invariant::Lease, || {
@@ -222,7 +229,7 @@ impl Oracle {
                     })?;
                 }
                 if verdict.noop || verdict.refusal == Some(AckRefusal::AlreadyCommitted) {
-                    check(limit.is_none_or(|limit| *offset < limit), Invariant::CursorOrder, || {
+                    check(gone || limit.is_none_or(|limit| *offset < limit), Invariant::CursorOrder, || {
                         format!("{}: the cursor can be at {limit:?} at most", about(index))
                     })?;
                 }

@@ -7,33 +7,34 @@ use super::model::{CommandId, Fate, Lane, Letter};
 use crate::failure::{Failure, Invariant, check};
 
 impl Oracle {
-    /// A reader that began at the beginning got so many messages of each lane: all of them must be known, and all
-    /// that is known must be among them. `transactions`: commands whose groups stand or fall together. `damaged`: some could
+    /// A reader that began at the beginning got these messages of each lane, from the first to before the last: all of
+    /// them must be known, and all that is known must be among them or too old. `transactions`: commands whose groups stand or fall together. `damaged`: some could
     /// not be read.
     ///
     /// # Errors
     /// Something is missing, or only a part of something is there.
     pub fn judge_contents(
         &mut self,
-        ends: &BTreeMap<Lane, u64>,
+        read: &BTreeMap<Lane, (u64, u64)>,
         transactions: &BTreeSet<CommandId>,
         damaged: bool,
+        now: u64,
     ) -> Result<(), Failure> {
         for (index, facts) in self.model.lanes.iter().enumerate().filter(|(_, facts)| !facts.gone) {
             let lane = Lane(index);
-            let end = ends.get(&lane).copied().unwrap_or(0);
-            if let Some((offset, item)) = facts.places.iter().next_back() {
-                check(*offset < end, Invariant::AcknowledgedPush, || {
+            let (start, end) = read.get(&lane).copied().unwrap_or((0, 0));
+            for (offset, item) in facts.places.range(end..) {
+                check(self.may_be_gone(lane, *offset, now), Invariant::AcknowledgedPush, || {
                     format!(
-                        "item {item} at {offset} of {} is gone: {end} messages are there",
+                        "item {item} at {offset} of {} is gone: messages end at {end}",
                         self.model.name(lane)
                     )
                 })?;
             }
-            check(damaged || facts.places.len() as u64 == end, Invariant::Identity, || {
+            let known = facts.places.range(start..end).count() as u64;
+            check(damaged || known == end - start, Invariant::Identity, || {
                 format!(
-                    "{} places of {} are known and {end} messages are there",
-                    facts.places.len(),
+                    "{known} places of {} are known and messages {start} to before {end} are there",
                     self.model.name(lane)
                 )
             })?;
@@ -43,7 +44,8 @@ impl Oracle {
         }
         let mut groups: BTreeMap<(CommandId, Option<Lane>), (u64, u64)> = BTreeMap::new();
         for (number, item) in (0_u64..).zip(&self.model.items) {
-            if item.shared || self.model.facts(item.lane).gone {
+            let expired = self.may_have_come_and_gone(item.lane, item.sent, now);
+            if item.shared || self.model.facts(item.lane).gone || expired {
                 continue;
             }
             let whole = transactions.contains(&item.command);
@@ -87,7 +89,13 @@ impl Oracle {
             check(seen.insert(*row), Invariant::DeadLetter, || {
                 format!("the dead letter of {offset} of {name} for group {group} is there twice")
             })?;
-            check(self.model.letters.contains_key(row), Invariant::DeadLetter, || {
+            // Where a message is may not have been known yet when its group was asked to give it up.
+            let item = self.model.facts(lane).places.get(&offset).map(|number| self.model.item(*number));
+            let given_up =
+                |transaction: &String| self.model.given_up.contains(&(lane, group, transaction.clone()));
+            let asked =
+                self.model.letters.contains_key(row) || item.is_some_and(|item| given_up(&item.transaction));
+            check(asked, Invariant::DeadLetter, || {
                 format!("nobody gave {offset} of {name} up for group {group}, and it is a dead letter")
             })?;
             let cursor = self.model.cursor(lane, group);
@@ -114,8 +122,17 @@ impl Oracle {
     ///
     /// # Errors
     /// It did not.
-    pub fn judge_end(&mut self, group: usize, ends: &BTreeMap<Lane, u64>) -> Result<(), Failure> {
-        for (lane, end) in ends {
+    pub fn judge_end(
+        &mut self,
+        group: usize,
+        read: &BTreeMap<Lane, (u64, u64)>,
+        now: u64,
+    ) -> Result<(), Failure> {
+        for (lane, (_, end)) in read {
+            let low = self.model.cursor(*lane, group).low;
+            if low < *end && (low..*end).all(|offset| self.may_be_gone(*lane, offset, now)) {
+                continue; // while others were reading
+            }
             let cursor = self.model.cursor(*lane, group);
             let low = cursor.low;
             // Nothing was left where a pop without an answer may have taken the rest.

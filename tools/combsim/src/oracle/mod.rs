@@ -8,6 +8,7 @@
 
 pub mod acks;
 pub mod claims;
+pub mod expiry;
 pub mod finish;
 pub mod model;
 pub mod pushes;

@@ -6,10 +6,11 @@
 //!
 //! Must not: look into the daemon's state.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use comb::types::{LeaseId, MessageId, PartitionId};
 
+use super::expiry::Limits;
 use crate::profile::{GROUPS, Options, PARTITIONS, QUEUES};
 
 /// Number of a command in its history.
@@ -70,6 +71,10 @@ pub struct Queue {
     pub dedup: (u32, u32),
     /// Changes of the options that were not answered; one that was lost counts for good.
     pub configuring: u32,
+    /// The options, if they are known for certain.
+    pub options: Option<Options>,
+    /// Least limits of age of this incarnation.
+    pub limits: Limits,
     /// Least length of a lease of this incarnation.
     pub lease_min: u32,
     /// When a claim first showed that a group is registered in this incarnation, by index of the group.
@@ -89,6 +94,8 @@ pub struct LaneFacts {
     pub places: BTreeMap<u64, u64>,
     /// Items by transaction id, duplicates and refused ones left out.
     pub by_transaction: HashMap<String, Vec<u64>>,
+    /// It was seen to begin here: what is below expired.
+    pub start: u64,
     /// The queue was deleted.
     pub gone: bool,
 }
@@ -164,6 +171,8 @@ pub struct Model {
     pub cursors: BTreeMap<(Lane, usize), Cursor>,
     /// Every lease seen and the pop that it was answered to.
     pub leases: HashMap<LeaseId, CommandId>,
+    /// Messages that a group was asked to give up, by transaction id: (lane, group, id).
+    pub given_up: HashSet<(Lane, usize, String)>,
     /// Dead letters by (lane, group, offset).
     pub letters: BTreeMap<(Lane, usize, u64), Letter>,
     /// Number of the process.
@@ -182,6 +191,7 @@ impl Model {
             by_partition: HashMap::new(),
             cursors: BTreeMap::new(),
             leases: HashMap::new(),
+            given_up: HashSet::new(),
             letters: BTreeMap::new(),
             life: 0,
         };
@@ -194,6 +204,8 @@ impl Model {
                 deleting: false,
                 dedup: (dedup.min(3600), dedup.max(3600)),
                 configuring: 0,
+                options: None,
+                limits: Limits::default(),
                 lease_min: 1,
                 registered: BTreeMap::new(),
             });
@@ -211,6 +223,7 @@ impl Model {
                     id: None,
                     places: BTreeMap::new(),
                     by_transaction: HashMap::new(),
+                    start: 0,
                     gone: false,
                 });
                 for group in 0..GROUPS.len() {
@@ -229,6 +242,8 @@ impl Model {
         let old = std::mem::replace(&mut queue.lanes, fresh);
         queue.deleting = false;
         queue.dedup = (3600, 3600);
+        queue.options = None;
+        queue.limits = Limits::default();
         queue.registered.clear();
         for lane in old {
             if let Some(facts) = self.lanes.get_mut(lane.0) {
