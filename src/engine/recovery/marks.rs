@@ -28,6 +28,8 @@ pub enum Mark {
     SegmentUnsealed,
     /// The messages of a group are in a later segment.
     SegmentLeft,
+    /// The last whole frame stands in a segment that was dropped: its successor goes on.
+    DroppedEnd,
     /// A noop was passed.
     Noop,
     /// A cursor file ended in a seal.
@@ -66,7 +68,7 @@ pub enum Mark {
 
 impl Mark {
     /// All of them.
-    pub const ALL: [Mark; 27] = [
+    pub const ALL: [Mark; 28] = [
         Mark::FreshDirectory,
         Mark::FirstFiles,
         Mark::NoCheckpoint,
@@ -77,6 +79,7 @@ impl Mark {
         Mark::SegmentSealed,
         Mark::SegmentUnsealed,
         Mark::SegmentLeft,
+        Mark::DroppedEnd,
         Mark::Noop,
         Mark::CursorSealed,
         Mark::CursorUnsealed,

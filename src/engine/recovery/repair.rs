@@ -109,7 +109,23 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
 
     /// Index of the file in which a lane ends and the byte where its next frame goes: behind the last whole group,
     /// and behind the noops that follow it.
+    ///
+    /// The roll to the last segment may be lost although a record that came behind it, and that dropped the segment
+    /// before, is not: nothing may ever be appended to a segment that is dropped.
     fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
+        if kind == FileKind::Segment {
+            let is_dropped = |open: &Open<F::File>| self.machine.is_dropped(open.number);
+            while self.segments.get(self.segment_at).is_some_and(is_dropped) {
+                hit(Mark::DroppedEnd);
+                self.segment_at += 1;
+            }
+            if let Some(last) = self.segments.last().filter(|_| self.segment_at == self.segments.len()) {
+                return Err(RecoveryError::MissingFile {
+                    path: self.layout.path(kind, last.number.next()),
+                    why: "all that are there were dropped, so there was another one".to_owned(),
+                });
+            }
+        }
         let (files, at, end) = match kind {
             FileKind::Segment => (&mut self.segments, self.segment_at, &mut self.segment_end),
             FileKind::Cursor | FileKind::Checkpoint => {
@@ -279,8 +295,10 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             }
         }
         let (segments, indexes) = (&self.segments, self.layout.indexes(self.fs)?);
+        // Of a segment that goes on, an index can only be from a roll that was lost.
+        let active = segments.get(self.segment_at).map_or(FileNumber(1), |open| open.number);
         for number in indexes {
-            if segments.binary_search_by_key(&number, |open| open.number).is_err() {
+            if number >= active || segments.binary_search_by_key(&number, |open| open.number).is_err() {
                 self.fs.remove(&self.layout.index(number))?;
             }
         }
