@@ -623,6 +623,26 @@ fn messages_are_readable_from_memory_and_from_the_file() {
     driver.crash();
 }
 
+/// Without any tail cache, what is being written has nobody but the writer.
+#[test]
+fn messages_in_flight_are_never_read_from_the_file() {
+    let dir = TempDir::new().unwrap();
+    let mut driver = Driver::open_with(dir.path(), EngineSettings { tail_cache_bytes: 0, ..settings() });
+    driver.create(1);
+    driver.commit();
+    for group in 0..20 {
+        driver.push(1, &[payload(group, 2000)]);
+        driver.engine.submit();
+        let partition = &driver.state.partitions[&PartitionId(1)];
+        let run = driver.state.runs(partition, Offset(group)).next().unwrap().unwrap();
+        let Bytesource::Memory(bytes) = driver.engine.source(&run) else { panic!("group {group}") };
+        assert_eq!(Entry::decode(&bytes).unwrap().0.payload, payload(group, 2000));
+        driver.commit();
+        assert!(matches!(driver.engine.source(&run), Bytesource::File(..)));
+    }
+    driver.crash();
+}
+
 #[test]
 fn first_files_are_numbered_one() {
     let dir = TempDir::new().unwrap();

@@ -66,12 +66,14 @@ impl Group {
 
 /// A group, a noop or a seal on its way to the disk.
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     ticket: u64,
     seq: Seq,
     unfinished: u32,
     /// The segment that this seals.
     seals: Option<FileNumber>,
+    /// The message frame, by segment and position: a file does not have it before it is written.
+    pub(super) messages: Option<(FileNumber, u64, Arc<AlignedBuf>)>,
 }
 
 /// Runtime parts that recovery hands over.
@@ -128,7 +130,7 @@ pub struct Engine<R: Ring> {
     pub(super) readers: HashMap<FileNumber, Arc<R::File>>,
     pub(super) tail: TailCache,
     pub(super) open: Group,
-    flights: VecDeque<Flight>,
+    pub(super) flights: VecDeque<Flight>,
     pub(super) next_ticket: u64,
     submitted: Seq,
     watermark: Seq,
@@ -281,7 +283,13 @@ impl<R: Ring> Engine<R> {
 
     fn begin_flight(&mut self, seq: Seq, unfinished: u32) -> u64 {
         self.next_ticket += 1;
-        self.flights.push_back(Flight { ticket: self.next_ticket, seq, unfinished, seals: None });
+        self.flights.push_back(Flight {
+            ticket: self.next_ticket,
+            seq,
+            unfinished,
+            seals: None,
+            messages: None,
+        });
         self.active_at_us = self.clock.boot_us();
         self.next_ticket
     }
@@ -360,6 +368,9 @@ impl<R: Ring> Engine<R> {
             self.tail.insert(segment, frame.position, &frame.data);
             let file = Arc::clone(self.segments.active.slot(slot));
             self.write(&file, &frame, ticket);
+            if let Some(flight) = self.flights.back_mut() {
+                flight.messages = Some((segment, frame.position, Arc::clone(&frame.data)));
+            }
             MessageRef {
                 segment,
                 position: frame.position,

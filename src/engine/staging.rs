@@ -13,6 +13,8 @@ use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::format::run::{RUN_HEADER_BYTES, RunHeader};
 use crate::index::runs::{Place, Run};
 use crate::io::{AlignedBuf, BLOCK_BYTES, ReadAt, Ring};
+use crate::log::cache::part;
+use crate::types::FileNumber;
 
 /// Whether something can be staged now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,13 +149,24 @@ impl<R: Ring> Engine<R> {
             let bytes = data.get(from..from.saturating_add(bytes)).unwrap_or_default();
             return Bytesource::Memory(Bytes::copy_from_slice(bytes));
         }
-        if let Some(bytes) = self.tail.get(segment, at, bytes) {
+        if let Some(bytes) = self.tail.get(segment, at, bytes).or_else(|| self.in_flight(segment, at, bytes))
+        {
             return Bytesource::Memory(bytes);
         }
         match self.readers.get(&segment) {
             Some(reader) => Bytesource::File(Arc::clone(reader) as Arc<dyn ReadAt>, at),
             None => unreachable!("the index names segments that are there"),
         }
+    }
+
+    /// Bytes that are being written: a rewrite may move a message under a lease, and its holder may have it filed before
+    /// the copy is in the file.
+    fn in_flight(&self, segment: FileNumber, position: u64, bytes: usize) -> Option<Bytes> {
+        let mut frames = self.flights.iter().filter_map(|flight| flight.messages.as_ref());
+        frames.find_map(|(file, begin, frame)| match *file == segment {
+            true => part(frame, *begin, position, bytes),
+            false => None,
+        })
     }
 
     /// Reads a run's entries from its file; the result comes through `take_loaded` under `key`.

@@ -8,6 +8,14 @@ use bytes::Bytes;
 use crate::io::{AlignedBuf, shared_bytes};
 use crate::types::FileNumber;
 
+/// Bytes of a file out of a frame that begins at `begin`, if all of them are in it.
+#[must_use]
+pub fn part(frame: &Arc<AlignedBuf>, begin: u64, position: u64, bytes: usize) -> Option<Bytes> {
+    let from = usize::try_from(position.checked_sub(begin)?).ok()?;
+    let to = from.checked_add(bytes)?;
+    (to <= frame.len()).then(|| shared_bytes(frame).slice(from..to))
+}
+
 /// Frames by segment and position, oldest first out.
 #[derive(Debug)]
 pub struct TailCache {
@@ -40,8 +48,6 @@ impl TailCache {
         if key.0 != segment {
             return None;
         }
-        let from = usize::try_from(position - key.1).ok()?;
-        let to = from.checked_add(bytes)?;
-        (to <= frame.len()).then(|| shared_bytes(frame).slice(from..to))
+        part(frame, key.1, position, bytes)
     }
 }

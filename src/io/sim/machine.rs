@@ -168,8 +168,13 @@ impl Machine {
         if self.faults.capacity_bytes == 0 {
             return 1 << 40;
         }
+        self.faults.capacity_bytes.saturating_sub(self.used_bytes())
+    }
+
+    /// Bytes that were ever written in the files that are there.
+    pub(super) fn used_bytes(&self) -> u64 {
         let used: usize = self.names.values().map(|inode| lock(inode).written).sum();
-        self.faults.capacity_bytes.saturating_sub((used * BLOCK_BYTES) as u64)
+        (used * BLOCK_BYTES) as u64
     }
 
     pub(super) fn create(&mut self, path: &Path) -> Inode {

@@ -113,6 +113,12 @@ impl SimDisk {
         lock(&self.0).damage(path, damage)
     }
 
+    /// Bytes that the files on it take.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        lock(&self.0).used_bytes()
+    }
+
     /// Operations so far.
     #[must_use]
     pub fn operations(&self) -> u64 {

@@ -35,10 +35,3 @@ pub fn run(seed: u64) -> Result<Finished, Failure> {
 pub fn run_damaged(seed: u64, hurt: damage::Hurt) -> Result<damage::Ended, Failure> {
     World::new(seed).run_damaged(hurt)
 }
-
-/// Runs the history of a seed and gives what happened, one line each, with the outcome.
-pub fn trace(seed: u64) -> (String, Result<Finished, Failure>) {
-    let mut world = World::new(seed);
-    let result = world.run();
-    (world.history().to_owned(), result)
-}

@@ -39,7 +39,7 @@ enum Command {
     Seed {
         /// The seed.
         seed: u64,
-        /// Print what happens.
+        /// Print what happens, and what the daemon logs.
         #[arg(long)]
         trace: bool,
     },
@@ -61,11 +61,11 @@ fn main() -> ExitCode {
 }
 
 fn one(seed: u64, trace: bool) -> ExitCode {
-    let (history, result) = combsim::trace(seed);
     if trace {
-        print!("{history}");
+        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).without_time();
+        lines.with_target(false).with_ansi(false).with_writer(std::io::stdout).init();
     }
-    match result {
+    match combsim::run(seed) {
         Ok(finished) => {
             println!("seed {seed}: {finished:?}");
             ExitCode::SUCCESS

@@ -78,6 +78,10 @@ pub struct Profile {
     pub crash_one_in: u64,
     /// Messages expire in some queues.
     pub expires: bool,
+    /// The disk fills up now and then.
+    pub tight: bool,
+    /// A start may have other settings than the one before.
+    pub resettled: bool,
     /// The disk.
     pub weather: Weather,
     /// Options of each queue at the beginning; `None`: created on use.
@@ -105,27 +109,32 @@ impl Options {
     }
 }
 
+/// The engine's settings; another start may have others.
+pub fn engine(chance: &mut Chance) -> EngineSettings {
+    let segment_bytes = chance.pick(&[64 << 10, 128 << 10, 256 << 10]);
+    let cursor_file_bytes = chance.pick(&[48 << 10, 64 << 10, 128 << 10]);
+    EngineSettings {
+        segment_bytes,
+        cursor_file_bytes,
+        group_bytes: chance.pick(&[8 << 10, 16 << 10, 32 << 10]),
+        atomic_group_bytes: chance.pick(&[16 << 10, 48 << 10]),
+        pipeline_depth: u32::try_from(chance.between(1, 4)).unwrap_or(1),
+        noop_idle_us: chance.pick(&[1_000, 50_000, 1_000_000]),
+        tail_cache_bytes: chance.pick(&[0, 16 << 10, 256 << 10]),
+        resident_index_bytes: chance.pick(&[0, 0, 4 << 10, 1 << 20]),
+        checkpoint_message_bytes: chance.pick(&[64 << 10, 256 << 10, 1 << 30]),
+        checkpoint_cursor_bytes: chance.pick(&[4 << 10, 24 << 10, 64 << 10, 1 << 20]),
+        prepared_files: chance.pick(&[1, 1, 2]),
+        reserve_bytes: 0,
+    }
+}
+
 impl Profile {
     /// What a seed decides.
     #[must_use]
     pub fn new(seed: u64) -> Profile {
         let mut chance = Chance::new(seed, 1);
-        let segment_bytes = chance.pick(&[64 << 10, 128 << 10, 256 << 10]);
-        let cursor_file_bytes = chance.pick(&[48 << 10, 64 << 10, 128 << 10]);
-        let engine = EngineSettings {
-            segment_bytes,
-            cursor_file_bytes,
-            group_bytes: chance.pick(&[8 << 10, 16 << 10, 32 << 10]),
-            atomic_group_bytes: chance.pick(&[16 << 10, 48 << 10]),
-            pipeline_depth: u32::try_from(chance.between(1, 4)).unwrap_or(1),
-            noop_idle_us: chance.pick(&[1_000, 50_000, 1_000_000]),
-            tail_cache_bytes: chance.pick(&[0, 16 << 10, 256 << 10]),
-            resident_index_bytes: chance.pick(&[0, 0, 4 << 10, 1 << 20]),
-            checkpoint_message_bytes: chance.pick(&[64 << 10, 256 << 10, 1 << 30]),
-            checkpoint_cursor_bytes: chance.pick(&[4 << 10, 24 << 10, 64 << 10, 1 << 20]),
-            prepared_files: chance.pick(&[1, 1, 2]),
-            reserve_bytes: 0,
-        };
+        let engine = engine(&mut chance);
         let data = PathBuf::from("/data");
         let core = CoreSettings {
             parked_polls: chance.pick(&[2, 16]),
@@ -153,6 +162,8 @@ impl Profile {
             large_one_in: chance.pick(&[20, 200]),
             crash_one_in: chance.pick(&[15, 60, 200]),
             expires,
+            tight: chance.one_in(4),
+            resettled: chance.one_in(4),
             weather: if chance.one_in(3) { Weather::Stormy } else { Weather::Calm },
             options,
         }

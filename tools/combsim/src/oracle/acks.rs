@@ -180,6 +180,7 @@ impl Oracle {
         let gone =
             |place: &Where| matches!(place, Where::At(offset) if self.may_be_gone(ack.lane, *offset, now));
         let gone: Vec<bool> = places.iter().map(gone).collect();
+        let any_gone = gone.contains(&true);
         let cursor = self.model.cursor(ack.lane, ack.group);
         let certain = cursor.hold.as_ref().filter(|hold| hold.doubts.is_empty() && hold.until >= now);
         let holder =
@@ -208,8 +209,9 @@ impl Oracle {
                         Some(AckRefusal::Unresolvable) => {
                             forgotten.get(index).is_some_and(|forgotten| *forgotten)
                         }
+                        Some(AckRefusal::CopyWithoutSpace | AckRefusal::CopyTooLarge) => true,
                         // Nothing is left that could be kept.
-                        Some(AckRefusal::PayloadExpired) => gone,
+                        Some(AckRefusal::PayloadExpired) => any_gone,
                         _ => false,
                     };
                     check(success || excused, Invariant::Lease, || {
