@@ -1,7 +1,7 @@
 //! Why a start is refused.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
@@ -9,6 +9,7 @@ use crate::engine::index_file::IndexFileError;
 use crate::engine::machine::Impossible;
 use crate::engine::superblock::SuperblockError;
 use crate::format::DecodeError;
+use crate::log::sealed::IndexError;
 use crate::log::tail::Verdict;
 use crate::log::walk::OpenError;
 use crate::types::Seq;
@@ -16,12 +17,12 @@ use crate::types::Seq;
 /// Why a start is refused. Nothing was changed.
 #[derive(Debug, Error)]
 pub enum RecoveryError {
-    /// The operating system said no.
-    #[error("{0}")]
+    /// The operating system said no. What it said names the file; nothing is known to be damaged.
+    #[error("{0}; check the disk and start again, nothing that was acknowledged was changed")]
     Io(#[from] io::Error),
     /// The superblock cannot be used.
-    #[error("{0}; restore it from a backup, nothing was changed")]
-    Superblock(#[from] SuperblockError),
+    #[error("SUPERBLOCK: {0}; restore it from a backup, nothing was changed")]
+    Superblock(DecodeError),
     /// There are files and no superblock.
     #[error(
         "{dir} holds {files} segment or cursor files and no SUPERBLOCK; restore it from a backup or start with an empty directory, nothing was changed"
@@ -66,7 +67,7 @@ pub enum RecoveryError {
     },
     /// A segment cannot be read whole.
     #[error("{0}; restore it from a backup, nothing was changed")]
-    Segment(#[from] IndexFileError),
+    Segment(IndexFileError),
     /// What is there does not add up to what the records promise.
     #[error("{dir}: {error}; restore the missing file from a backup, nothing was changed")]
     Incomplete {
@@ -105,6 +106,40 @@ pub enum RecoveryError {
         /// What was found behind it.
         detail: String,
     },
+}
+
+impl RecoveryError {
+    pub(super) fn file(path: &Path, error: OpenError) -> RecoveryError {
+        match error {
+            OpenError::Io(error) => RecoveryError::Io(error),
+            error => RecoveryError::File { path: path.to_owned(), error },
+        }
+    }
+
+    pub(super) fn index(path: PathBuf, error: IndexError) -> RecoveryError {
+        match error {
+            IndexError::Io(error) => RecoveryError::Io(error),
+            error => RecoveryError::Index { path, error: error.to_string() },
+        }
+    }
+}
+
+impl From<SuperblockError> for RecoveryError {
+    fn from(error: SuperblockError) -> RecoveryError {
+        match error {
+            SuperblockError::Io(error) => RecoveryError::Io(error),
+            SuperblockError::Decode(error) => RecoveryError::Superblock(error),
+        }
+    }
+}
+
+impl From<IndexFileError> for RecoveryError {
+    fn from(error: IndexFileError) -> RecoveryError {
+        match error {
+            IndexFileError::Io(error) => RecoveryError::Io(error),
+            error => RecoveryError::Segment(error),
+        }
+    }
 }
 
 /// Why a checkpoint cannot be used.

@@ -226,8 +226,8 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             for number in numbers {
                 let path = layout.path(kind, number);
                 let file = fs.open(&path, OpenMode::Write)?;
-                let walk = Walk::open(file, log, kind, number)
-                    .map_err(|error| RecoveryError::File { path: path.clone(), error })?;
+                let walk =
+                    Walk::open(file, log, kind, number).map_err(|error| RecoveryError::file(&path, error))?;
                 recovery.all_bytes += walk.header().file_bytes;
                 let open = Open { number, path, walk };
                 match kind {
@@ -410,8 +410,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.attach_spans(&path, segment)
-                .map_err(|error| RecoveryError::Index { path, error: error.to_string() })?;
+            self.attach_spans(&path, segment).map_err(|error| RecoveryError::index(path, error))?;
         }
         Ok(true)
     }
@@ -584,7 +583,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let Some(next) = self.cursors.get(self.cursor_at + 1) else { return Ok(false) };
         let file = self.fs.open(&next.path, OpenMode::Read)?;
         let mut peek = Walk::open(file, log, FileKind::Cursor, next.number)
-            .map_err(|error| RecoveryError::File { path: next.path.clone(), error })?;
+            .map_err(|error| RecoveryError::file(&next.path, error))?;
         Ok(match peek.next_frame()? {
             Some(found) if found.header.kind == FrameKind::Commit => found.header.seq == next_seq,
             Some(found) => found.header.seq == self.last_seq,

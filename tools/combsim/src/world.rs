@@ -491,9 +491,8 @@ impl World {
         let excused = match error {
             _ if self.disk.crashed() => true,
             StartError::Io(_) | StartError::Recovery(RecoveryError::Io(_)) => faults,
-            StartError::Recovery(
-                RecoveryError::Checkpoint { .. } | RecoveryError::File { .. } | RecoveryError::Superblock(_),
-            ) => faults,
+            // Neither of the two could be read.
+            StartError::Recovery(RecoveryError::Checkpoint { .. }) => faults,
             StartError::Recovery(_) => false,
         };
         check(excused, Invariant::Recovery, || format!("the start is refused: {error}"))
