@@ -345,13 +345,9 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
 
     /// A checkpoint is named only when everything in it is durable, so a log that ends before is damaged. Its records
     /// are then of no use: they do not add up to any state.
-    fn check_caught_up(&self) -> Result<(), RecoveryError> {
+    fn check_caught_up(&mut self) -> Result<(), RecoveryError> {
         let Some(info) = self.checkpoint.filter(|info| self.last_seq < info.until) else { return Ok(()) };
-        let at = self
-            .cursor_end
-            .and_then(|(at, resume)| Some((self.cursors.get(at)?.path.clone(), resume.position)));
-        let (path, position) =
-            at.unwrap_or_else(|| (self.layout.path(FileKind::Cursor, FileNumber(info.cursor_file)), 0));
+        let (path, position) = self.first_damage()?;
         Err(RecoveryError::Refused {
             path,
             position,

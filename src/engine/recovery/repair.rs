@@ -3,7 +3,7 @@
 //! Invariant: nothing is zeroed before its copy in quarantine is durable.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -71,7 +71,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
         match verdict {
             Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
-                let (path, position) = self.torn_messages.take().unwrap_or((cursor, cursor_from));
+                let (path, position) = self.first_damage()?;
                 return Err(RecoveryError::Refused {
                     path,
                     position,
@@ -147,6 +147,27 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         }
         *end = Some((at, resume));
         Ok((at, resume.position))
+    }
+
+    /// File and byte of the first thing that is not whole, for a refusal.
+    pub(super) fn first_damage(&mut self) -> Result<(PathBuf, u64), RecoveryError> {
+        if let Some(torn) = self.torn_messages.take() {
+            return Ok(torn);
+        }
+        let (at, from) = self.lane_end(FileKind::Cursor)?;
+        let Some(open) = self.cursors.get_mut(at) else {
+            return Ok((self.layout.dir(FileKind::Cursor), 0));
+        };
+        // A file that was left for its successor is blank behind its end: then the successor's first frame is the one.
+        let is_left = open.walk.later_frames(from)?.dirty_end == from;
+        let path = open.path.clone();
+        if let Some(next) = self.cursors.get_mut(at + 1).filter(|_| is_left) {
+            let first = next.walk.beginning().position;
+            if next.walk.later_frames(first)?.dirty_end > first {
+                return Ok((next.path.clone(), first));
+            }
+        }
+        Ok((path, from))
     }
 
     /// Copies a stretch to quarantine, durably, then zeroes it. A start needs no free space: where there is none for

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use comb::engine::recovery::marks::{self, Mark};
 use combsim::damage::Hurt;
 
-/// Decisions that no history reaches: the disk is never full, settings do not change between starts, and (a gap of the
-/// workload) no start walks a segment that a checkpoint covers to its end.
-const OUT_OF_REACH: [Mark; 4] =
-    [Mark::QuarantineFull, Mark::SpareOutdated, Mark::SegmentSealed, Mark::SegmentUnsealed];
+/// Decisions that one history in some thousands reaches.
+const RARE: [Mark; 2] = [Mark::SegmentUnsealed, Mark::DroppedEnd];
+
+/// With so many histories all decisions are reached.
+const MANY: u64 = 10_000;
 
 /// Histories of the short run; `COMBSIM_SEEDS` asks for another number.
 fn seeds() -> u64 {
@@ -59,8 +60,8 @@ fn histories_keep_every_rule_and_reach_every_decision() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let missed: BTreeSet<Mark> = Mark::ALL.into_iter().filter(|mark| !hits.contains_key(mark)).collect();
-    let expected: BTreeSet<Mark> = OUT_OF_REACH.into_iter().collect();
-    assert_eq!(missed, expected, "reached: {hits:?}");
+    let excused: BTreeSet<Mark> = if seeds() < MANY { RARE.into_iter().collect() } else { BTreeSet::new() };
+    assert!(missed.is_subset(&excused), "missed: {missed:?}, reached: {hits:?}");
 }
 
 #[test]
@@ -76,11 +77,9 @@ fn kept_seeds_keep_every_rule() {
     }
 }
 
-/// Answers, not bytes: checkpoints are written in the order of hash tables.
 #[test]
-fn the_same_seed_makes_the_same_history() {
+fn the_same_seed_makes_the_same_history_and_the_same_bytes() {
     for seed in 0..50 {
-        let (first, second) = (combsim::run(seed).unwrap(), combsim::run(seed).unwrap());
-        assert_eq!((first.history, first.stats), (second.history, second.stats), "seed {seed}");
+        assert_eq!(combsim::run(seed).unwrap(), combsim::run(seed).unwrap(), "seed {seed}");
     }
 }
