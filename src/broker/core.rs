@@ -11,6 +11,7 @@ use super::journal::Journal;
 use super::parked::Parked;
 use super::ready::Ready;
 use super::retention::Retention;
+use super::settled::Settled;
 use super::state::State;
 use crate::engine::machine::Machine;
 use crate::format::delta::Delta;
@@ -116,6 +117,7 @@ pub struct Core<J> {
     pub(super) ready: Ready,
     pub(super) parked: Parked,
     pub(super) retention: Retention,
+    pub(super) settled: Settled,
     pub(super) ids: IdSource,
     clock: Clock,
     epoch: Epoch,
@@ -147,6 +149,7 @@ impl<J: Journal> Core<J> {
             ready: Ready::default(),
             parked: Parked::default(),
             retention,
+            settled: Settled::new(now),
             ids,
             clock,
             epoch,

@@ -25,6 +25,7 @@ pub mod push;
 mod queues;
 mod ready;
 pub mod retention;
+mod settled;
 mod snapshot;
 mod space;
 pub mod start;

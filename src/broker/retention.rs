@@ -71,7 +71,7 @@ impl Expired {
 
 /// The open group has no room for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NoRoom;
+pub(super) struct NoRoom;
 
 /// A sweep on its way over the list of partitions, which it compacts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -305,27 +305,28 @@ fn find(state: &State, partition: &Partition, queue: &Queue, now: LogTime) -> Fo
 impl<J: Journal> Core<J> {
     /// Goes on with the sweep of retention, if it is on its way or due. Call `settle` afterwards.
     pub fn sweep(&mut self) {
-        self.retention.stalled = false;
         if self.retention.due.is_some_and(|due| due <= self.now) && self.retention.walk.is_none() {
             self.retention.walk = Some(Walk::default());
             self.retention.next_empty = None;
             self.retention.due = Some(self.now.plus_us(self.settings.retention_sweep_us));
         }
         let mut units = UNITS_PER_STEP;
-        if self.sweep_step(&mut units).is_err() {
-            self.retention.stalled = true;
-        }
+        let swept = self.sweep_step(&mut units).and_then(|()| self.forget_settled(&mut units));
+        self.retention.stalled = swept.is_err();
     }
 
     /// When `sweep` has something to do next, if nothing happens before.
     pub(super) fn sweep_due(&self) -> Option<LogTime> {
         let retention = &self.retention;
-        match retention.walk {
-            _ if retention.stalled => None,
+        if retention.stalled {
+            return None;
+        }
+        let swept = match retention.walk {
             _ if !retention.again.is_empty() => Some(self.now),
             Some(_) => (retention.waiting.len() < WAITING_MAX).then_some(self.now),
             None => retention.due,
-        }
+        };
+        swept.into_iter().chain(self.forget_due()).min()
     }
 
     /// Has the next sweep begin after so many microseconds.

@@ -93,6 +93,8 @@ pub enum Cause {
     Return,
     /// A seek.
     Seek,
+    /// What it remembered of a settled batch is not asked for any more.
+    Forget,
 }
 
 /// A lease on a span of one partition for one group.
@@ -248,6 +250,7 @@ impl Cause {
             Cause::Extend => 5,
             Cause::Return => 6,
             Cause::Seek => 7,
+            Cause::Forget => 8,
         }
     }
 
@@ -261,6 +264,7 @@ impl Cause {
             5 => Cause::Extend,
             6 => Cause::Return,
             7 => Cause::Seek,
+            8 => Cause::Forget,
             _ => return None,
         })
     }

@@ -175,9 +175,9 @@ prop_compose! {
         attempt_first in number(), attempts in small(),
         lease in proptest::option::of((any::<u128>(), number(), number())), settled in any::<Option<u128>>(),
     ) -> CursorDelta {
-        const CAUSES: [Cause; 8] = [
+        const CAUSES: [Cause; 9] = [
             Cause::Checkpoint, Cause::Claim, Cause::AutoAck, Cause::Ack, Cause::Nack, Cause::Extend, Cause::Return,
-            Cause::Seek,
+            Cause::Seek, Cause::Forget,
         ];
         CursorDelta {
             partition: PartitionId(partition), group: GroupId(group), cause: CAUSES[cause],

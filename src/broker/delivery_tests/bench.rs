@@ -292,8 +292,22 @@ impl Bench {
         self.push_sized(queue, partition, &vec![1; count])
     }
 
-    /// One acknowledgement.
+    /// One acknowledgement that succeeds.
     pub(super) fn ack_as(
+        &mut self,
+        group: &str,
+        partition: PartitionId,
+        id: &str,
+        status: AckStatus,
+        lease: Option<LeaseId>,
+    ) -> AckVerdict {
+        let verdict = self.try_ack(group, partition, id, status, lease);
+        assert!(verdict.success(), "{verdict:?}");
+        verdict
+    }
+
+    /// One acknowledgement.
+    pub(super) fn try_ack(
         &mut self,
         group: &str,
         partition: PartitionId,
@@ -309,10 +323,7 @@ impl Bench {
             error: None,
         };
         match self.done(Command::Ack(AckCall { group: group.to_owned(), items: vec![item] })) {
-            Reply::Ack(verdicts) => {
-                assert!(verdicts[0].success(), "{verdicts:?}");
-                verdicts[0]
-            }
+            Reply::Ack(verdicts) => verdicts[0],
             other => panic!("{other:?}"),
         }
     }

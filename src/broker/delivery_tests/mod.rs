@@ -8,5 +8,6 @@ mod groups;
 mod leases;
 mod polls;
 mod retention;
+mod settled;
 mod visibility;
 mod wakes;
