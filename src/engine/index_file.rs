@@ -14,7 +14,7 @@ use crate::format::run::{RunForm, Runs};
 use crate::index::rows::SegmentRows;
 
 use crate::index::tiers::{self, Due, Keys, Leaf};
-use crate::io::{AlignedBuf, BLOCK_BYTES, Fs, FsFile, OpenMode};
+use crate::io::{AlignedBuf, Fs, FsFile, OpenMode};
 use crate::log::files::Layout;
 use crate::log::sealed::{IndexError, Sealed};
 use crate::log::walk::{Found, OpenError, Walk};
@@ -59,20 +59,14 @@ impl<File: FsFile> Walk<File> {
                 FrameKind::Seal => return Ok(None),
             }
         }
-        // One that was left without a seal ends in zeros, or in what a crash left of its seal: a block.
-        let end = self.resume().position;
-        let later = self.later_frames(end)?;
-        if later.last_position > end
-            || later.highest_seq.is_some()
-            || later.dirty_end > end + BLOCK_BYTES as u64
-        {
-            return Err(IndexFileError::Damaged {
-                path: path.to_owned(),
-                position: end,
-                detail: "no frame follows the one before, and the file goes on".to_owned(),
-            });
+        if self.ends_here()? {
+            return Ok(None);
         }
-        Ok(None)
+        Err(IndexFileError::Damaged {
+            path: path.to_owned(),
+            position: self.resume().position,
+            detail: "no frame follows the one before, and the file goes on".to_owned(),
+        })
     }
 }
 

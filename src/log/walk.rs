@@ -210,6 +210,18 @@ impl<File: FsFile> Walk<File> {
         Ok(Some(Found { header, position, body }))
     }
 
+    /// Whether a file that was left for its successor may end where no frame was found: in zeros, or in what a crash
+    /// left of its seal, which is one block.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn ends_here(&mut self) -> io::Result<bool> {
+        let end = self.resume.position;
+        let later = self.later_frames(end)?;
+        let seal = end + BLOCK_BYTES as u64;
+        Ok(later.highest_seq.is_none() && later.last_position <= end && later.dirty_end <= seal)
+    }
+
     /// Headers of this file's life at any block from `from` to the end of the file, and where the last byte that
     /// is not zero stands.
     ///

@@ -442,14 +442,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     return Ok(());
                 }
                 Some(_) => {}
-                // An unsealed file that was left for its successor ends where no frame begins.
-                None if number < info.segment => {
-                    let later = open.walk.later_frames(resume.position)?;
-                    // A torn seal stands exactly there; whatever is whole behind it, or was a group, says damage.
-                    let damaged = later.highest_seq.is_some() || later.last_position > resume.position;
-                    if damaged {
-                        return Err(Self::covered(path, resume, info));
-                    }
+                None if number < info.segment && open.walk.ends_here()? => {
                     hit(Mark::SegmentUnsealed);
                     return Ok(());
                 }
