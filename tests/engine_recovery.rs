@@ -40,6 +40,9 @@ use comb::types::{
 };
 use tempfile::TempDir;
 
+#[path = "engine_recovery/old_formats.rs"]
+mod old_formats;
+
 #[path = "engine_recovery/indexes.rs"]
 mod indexes;
 

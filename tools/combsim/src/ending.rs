@@ -1,6 +1,8 @@
 //! The end of a history: faults stop, requests end, a last start, and everything is read and compared.
 
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
 use std::sync::Arc;
 
 use comb::broker::command::{Command, DeadLetterQuery, Pop, PopTarget, Presence, Reply, StartRequest};
@@ -30,6 +32,21 @@ impl World {
         self.judge_all()?;
         let violations = self.disk.tracker_violations();
         check(violations.is_empty(), Invariant::Durable, || violations.join("; "))
+    }
+
+    pub(crate) fn leave_behind(&mut self, dir: &Path) -> Result<usize, Box<dyn Error>> {
+        self.begin()?;
+        self.quiet_down()?;
+        self.die("left behind");
+        let files = self.disk.files();
+        for path in &files {
+            let to = dir.join(path.strip_prefix(&self.profile.settings.data)?);
+            if let Some(parent) = to.parent() {
+                std::fs::create_dir_all(parent)?;
+            }
+            std::fs::write(to, self.disk.contents(path).unwrap_or_default())?;
+        }
+        Ok(files.len())
     }
 
     /// Reads everything and compares.

@@ -17,6 +17,9 @@ mod answers;
 mod clients;
 mod ending;
 
+use std::error::Error;
+use std::path::Path;
+
 use failure::Failure;
 use world::{Finished, World};
 
@@ -26,6 +29,14 @@ use world::{Finished, World};
 /// The first broken rule.
 pub fn run(seed: u64) -> Result<Finished, Failure> {
     World::new(seed).run()
+}
+
+/// Runs the history of a seed but for its end, kills it and writes its files to a real directory; how many.
+///
+/// # Errors
+/// A broken rule, or why a file cannot be written.
+pub fn leave(seed: u64, dir: &Path) -> Result<usize, Box<dyn Error>> {
+    World::new(seed).leave_behind(dir)
 }
 
 /// Runs the history of a seed, damages what it leaves behind and judges what comes of it.

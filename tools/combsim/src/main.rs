@@ -1,5 +1,6 @@
 //! `combsim`: histories by seed from the command line.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -35,6 +36,13 @@ enum Command {
         #[arg(long, default_value = "0..100", value_parser = range)]
         seeds: std::ops::Range<u64>,
     },
+    /// Write the data directory that a history leaves behind when it is killed, for tests of later versions.
+    Leave {
+        /// The seed.
+        seed: u64,
+        /// A directory, which is made.
+        dir: PathBuf,
+    },
     /// Run one history.
     Seed {
         /// The seed.
@@ -56,7 +64,21 @@ fn main() -> ExitCode {
     match Args::parse().command {
         Command::Run { seeds, hours, keep_going } => run(seeds, hours, keep_going),
         Command::Damage { seeds } => damage(seeds),
+        Command::Leave { seed, dir } => leave(seed, &dir),
         Command::Seed { seed, trace } => one(seed, trace),
+    }
+}
+
+fn leave(seed: u64, dir: &Path) -> ExitCode {
+    match combsim::leave(seed, dir) {
+        Ok(files) => {
+            println!("{files} files in {}", dir.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("seed {seed}: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
