@@ -227,7 +227,8 @@ impl<J: Journal> Core<J> {
         let mut queues: Vec<QueueId> = self.state.queues.keys().copied().collect();
         queues.sort_unstable(); // one order of partitions at every start from the same log
         for queue in queues {
-            self.look_at_queue(queue);
+            self.ready.matching.note(queue, self.state.queues.get(&queue));
+            self.look_at_pairs(queue);
         }
     }
 
@@ -266,8 +267,7 @@ impl<J: Journal> Core<J> {
         }
     }
 
-    fn look_at_queue(&mut self, queue: QueueId) {
-        self.ready.matching.note(queue, self.state.queues.get(&queue));
+    fn look_at_pairs(&mut self, queue: QueueId) {
         let Some(known) = self.state.queues.get(&queue) else { return };
         let mut groups: Vec<GroupId> = known.groups.values().copied().collect();
         groups.sort_unstable();
@@ -285,11 +285,12 @@ impl<J: Journal> Core<J> {
                 Touched::Partition(partition) => self.look_at_partition(partition),
                 Touched::Queue(queue) => {
                     self.note_limits(queue);
-                    self.look_at_queue(queue);
+                    self.ready.matching.note(queue, self.state.queues.get(&queue));
                     if self.state.queues.contains_key(&queue) && !self.parked.is_empty() {
                         self.parked.unregistered.push_back(queue);
                     }
                 }
+                Touched::Delays(queue) => self.look_at_pairs(queue),
                 Touched::GroupGone(group) => self.ready.drop_group(group),
             }
         }

@@ -138,8 +138,10 @@ pub enum Touched {
     Partition(PartitionId),
     /// A cursor changed.
     Cursor(PartitionId, GroupId),
-    /// A queue was created, deleted or changed: everything in it may be visible earlier, later or not at all.
+    /// A queue was created, deleted or changed.
     Queue(QueueId),
+    /// Messages of a queue become visible earlier or later than before.
+    Delays(QueueId),
     /// A group is gone.
     GroupGone(GroupId),
 }
@@ -309,8 +311,13 @@ impl State {
             }
             def.namespace.clone_into(&mut queue.namespace);
             def.task.clone_into(&mut queue.task);
-            queue.options = def.options.clone();
+            let before = std::mem::replace(&mut queue.options, def.options.clone());
             self.touched.push(Touched::Queue(def.queue));
+            let delays =
+                |options: &QueueOptions| (options.delayed_processing_seconds, options.window_buffer_seconds);
+            if delays(&before) != delays(&def.options) {
+                self.touched.push(Touched::Delays(def.queue));
+            }
             return Ok(());
         }
         if let Some(other) = self.queue_names.get(def.name)
