@@ -45,6 +45,13 @@ const CHECKED_PER_STEP: usize = 512;
 /// A segment is rewritten when what counts in it takes less than one part in so many of its file.
 const SPARSE: u64 = 4;
 
+/// A segment is rewritten as well when more than so much of its file is padding: one part in so many is packed. Groups
+/// of one small message each fill a block with it.
+const PADDED: u64 = 2;
+
+/// That can wait until what is consumed soon is gone: so long after the last append, in microseconds.
+const PADDED_US: u64 = 600_000_000;
+
 /// What is being done.
 #[derive(Debug, Default)]
 enum Task {
@@ -201,7 +208,13 @@ impl<R: Ring> Storage<R> {
                 }
                 wait(free);
             }
-            if segment.useful_bytes() * SPARSE < engine.segment_bytes() && !engine.is_full() {
+            let is_sparse = segment.useful_bytes() * SPARSE < engine.segment_bytes();
+            let is_padded = segment.packed_bytes() * PADDED < engine.segment_bytes();
+            let settles = segment.last_logged().plus_us(PADDED_US);
+            if is_padded && settles > now {
+                wait(settles);
+            }
+            if (is_sparse || (is_padded && settles <= now)) && !engine.is_full() {
                 engine.collect(number, true);
                 self.space.task = Task::Rewriting(Box::new(Rewriting {
                     segment: number,

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::format::index::IndexInfo;
-use crate::format::run::{BARE_BYTES, RunForm, RunHeader};
+use crate::format::run::{BARE_BYTES, RUN_HEADER_BYTES, RunForm, RunHeader};
 use crate::types::{FileNumber, IdHash, LogTime, MessageId, Offset, PartitionId, WallTime};
 use cold::ColdRows;
 use rows::SegmentRows;
@@ -129,6 +129,8 @@ pub struct Segment {
     messages: u64,
     /// Bytes of their entries.
     entry_bytes: u64,
+    /// Runs, of both kinds.
+    runs: u64,
     /// Messages without payloads in it.
     bare: u64,
     /// Messages in it that a span names and that were not removed.
@@ -165,6 +167,12 @@ impl Segment {
     pub fn useful_bytes(&self) -> u64 {
         let live = u128::from(self.entry_bytes) * u128::from(self.live) / u128::from(self.messages.max(1));
         u64::try_from(live).unwrap_or(u64::MAX) + self.bare * BARE_BYTES as u64
+    }
+
+    /// Bytes of everything in it, whether it counts or not: the rest of the file is padding.
+    #[must_use]
+    pub fn packed_bytes(&self) -> u64 {
+        self.entry_bytes + self.runs * RUN_HEADER_BYTES as u64 + self.bare * BARE_BYTES as u64
     }
 }
 
@@ -212,6 +220,7 @@ impl Index {
         let Some(rows) = segment.rows.as_mut().and_then(Arc::get_mut) else {
             unreachable!("only the segment that is written takes runs, and nobody else holds its rows")
         };
+        segment.runs += 1;
         let before = rows.bytes();
         let row = rows.push(run, ids, place.position);
         self.resident_bytes += rows.bytes() - before;
@@ -257,6 +266,7 @@ impl Index {
         segment.last_logged = segment.last_logged.max(info.last_logged);
         segment.messages = u64::from(info.messages - info.bare);
         segment.entry_bytes = info.entry_bytes;
+        segment.runs = u64::from(info.runs);
         segment.bare = u64::from(info.bare);
     }
 
