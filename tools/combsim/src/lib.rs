@@ -4,6 +4,7 @@
 //! A history (`world`) draws its sizes and options (`profile`), lets clients ask (`clients`), hands every answer to the
 //! oracle (`answers`, `oracle`), crashes and restarts, and reads everything at its end (`ending`).
 
+pub mod audit;
 pub mod chance;
 pub mod damage;
 pub mod failure;

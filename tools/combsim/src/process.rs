@@ -13,6 +13,7 @@ use comb::engine::lookup::{Ask, LookedUp, LookupWorker};
 use comb::engine::maintenance::{Job, Maintenance, Outcome};
 use comb::io::sim::{SimDisk, SimFile, SimFs, SimRing};
 use comb::io::{Clock, IdSource, ManualClock, Ring, Waker};
+use comb::types::Seq;
 use tokio::sync::mpsc;
 
 /// A running process.
@@ -104,6 +105,12 @@ impl Process {
                 each();
             }
         }
+    }
+
+    /// The highest seq whose answers were given out.
+    #[must_use]
+    pub fn watermark(&self) -> Seq {
+        Seq(self.status.positions().1)
     }
 
     /// Asks for a clean end.

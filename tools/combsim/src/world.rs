@@ -21,12 +21,16 @@ use comb::io::{Clock, ManualClock};
 use comb::types::{LogId, PartitionId};
 use tokio::sync::oneshot;
 
+use crate::audit::audit;
 use crate::chance::Chance;
 use crate::failure::{Failure, Invariant, check};
 use crate::oracle::model::{CommandId, Lane};
 use crate::oracle::{Oracle, SentAck, SentGroup};
 use crate::process::Process;
 use crate::profile::{self, Options, Profile, Weather};
+
+/// One in so many steps everything on the disk is looked at.
+const AUDIT_ONE_IN: u64 = 30;
 
 /// Steps in which everything must end once faults have stopped.
 const STEPS_TO_END: u32 = 20_000;
@@ -256,10 +260,21 @@ impl World {
             _ if self.chance.one_in(3) => self.die_and_start("killed")?,
             _ => {}
         }
+        if self.chance.one_in(AUDIT_ONE_IN) {
+            self.audit()?;
+        }
         if self.disk.crashed() {
             self.die_and_start("the power failed")?;
         }
         Ok(())
+    }
+
+    /// Nothing durable, and nothing promised, rests on what is not durable.
+    fn audit(&self) -> Result<(), Failure> {
+        let Some(process) = &self.process else { return Ok(()) };
+        let layout = Layout::new(&self.profile.settings.data);
+        audit(&self.disk, &layout, self.log, process.watermark())
+            .map_err(|error| Failure::new(Invariant::Durable, error))
     }
 
     fn change_weather(&mut self) {
