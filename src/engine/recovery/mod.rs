@@ -88,8 +88,13 @@ pub fn recover<M: Machine + Default, F: Fs>(
     let superblock = open_superblock(fs, layout, new_log)?;
     let mut recovery = Recovery::<M, F>::begin(fs, layout, settings, superblock, progress)?;
     recovery.restore_checkpoint()?;
+    // Files in front of the checkpoint are on their way out, and a crash may take the later one of two first.
+    let first = recovery.checkpoint.map_or(FileNumber(1), |info| FileNumber(info.cursor_file));
+    let cursors = recovery.cursors.iter().map(|open| open.number).filter(|number| *number >= first);
+    let cursors: Vec<FileNumber> = cursors.collect();
+    recovery.check_numbers(FileKind::Cursor, first, &cursors)?;
     let segments: Vec<FileNumber> = recovery.segments.iter().map(|open| open.number).collect();
-    recovery.check_numbers(FileKind::Segment, &segments)?;
+    recovery.check_numbers(FileKind::Segment, FileNumber(1), &segments)?;
     recovery.index_segments()?;
     recovery.replay()?;
     recovery.check_caught_up()?;
@@ -220,9 +225,6 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     layout.dir(kind).join(name).display()
                 );
             }
-            if kind == FileKind::Cursor {
-                recovery.check_numbers(kind, &numbers)?;
-            }
             for number in numbers {
                 let path = layout.path(kind, number);
                 let file = fs.open(&path, OpenMode::Write)?;
@@ -239,27 +241,31 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         Ok(recovery)
     }
 
-    fn check_numbers(&self, kind: FileKind, numbers: &[FileNumber]) -> Result<(), RecoveryError> {
+    /// Refuses gaps from the first file that must be there on.
+    fn check_numbers(
+        &self,
+        kind: FileKind,
+        first: FileNumber,
+        numbers: &[FileNumber],
+    ) -> Result<(), RecoveryError> {
         let missing = |number: FileNumber, why: &str| RecoveryError::MissingFile {
             path: self.layout.path(kind, number),
             why: why.to_owned(),
         };
-        let Some(first) = numbers.first() else {
-            // The first files are made before the first epoch is durable.
-            if self.superblock.0.epoch > Epoch(0) {
-                return Err(missing(FileNumber(1), "the superblock says that the log was written to"));
-            }
-            return Ok(());
-        };
-        let mut expected = if kind == FileKind::Segment { FileNumber(1) } else { *first };
+        // The first files are made before the first epoch is durable.
+        if numbers.is_empty() && self.superblock.0.epoch > Epoch(0) {
+            return Err(missing(first, "the superblock says that the log was written to"));
+        }
+        let mut expected = first;
         for number in numbers {
             while expected < *number {
                 // Dropped segments are gone only when the checkpoint says so, whichever of the kept ones it is.
-                if kind != FileKind::Segment || !self.machine.is_dropped(expected) {
-                    return Err(missing(
-                        expected,
-                        "no record says that it was dropped, and later ones are there",
-                    ));
+                if kind != FileKind::Segment {
+                    return Err(missing(expected, "replay needs it, and later ones are there"));
+                }
+                if !self.machine.is_dropped(expected) {
+                    let why = "no record says that it was dropped, and later ones are there";
+                    return Err(missing(expected, why));
                 }
                 expected = expected.next();
             }

@@ -35,6 +35,9 @@ enum Command {
         /// Seeds, first and end: `0..1000`.
         #[arg(long, default_value = "0..100", value_parser = range)]
         seeds: std::ops::Range<u64>,
+        /// Print what happens, and what the daemon logs.
+        #[arg(long)]
+        trace: bool,
     },
     /// Write the data directory that a history leaves behind when it is killed, for tests of later versions.
     Leave {
@@ -63,7 +66,7 @@ fn range(text: &str) -> Result<std::ops::Range<u64>, String> {
 fn main() -> ExitCode {
     match Args::parse().command {
         Command::Run { seeds, hours, keep_going } => run(seeds, hours, keep_going),
-        Command::Damage { seeds } => damage(seeds),
+        Command::Damage { seeds, trace } => damage(seeds, trace),
         Command::Leave { seed, dir } => leave(seed, &dir),
         Command::Seed { seed, trace } => one(seed, trace),
     }
@@ -84,8 +87,7 @@ fn leave(seed: u64, dir: &Path) -> ExitCode {
 
 fn one(seed: u64, trace: bool) -> ExitCode {
     if trace {
-        let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).without_time();
-        lines.with_target(false).with_ansi(false).with_writer(std::io::stdout).init();
+        print_what_happens();
     }
     match combsim::run(seed) {
         Ok(finished) => {
@@ -99,7 +101,15 @@ fn one(seed: u64, trace: bool) -> ExitCode {
     }
 }
 
-fn damage(seeds: std::ops::Range<u64>) -> ExitCode {
+fn print_what_happens() {
+    let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).without_time();
+    lines.with_target(false).with_ansi(false).with_writer(std::io::stdout).init();
+}
+
+fn damage(seeds: std::ops::Range<u64>, trace: bool) -> ExitCode {
+    if trace {
+        print_what_happens();
+    }
     let mut failed = 0_u64;
     let mut ends: std::collections::BTreeMap<String, u64> = std::collections::BTreeMap::new();
     for seed in seeds {
