@@ -5,9 +5,8 @@
 //!
 //! Must not: hold names.
 
-use std::hash::BuildHasher;
-
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashTable;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::state::{Partition, Table};
 use crate::types::PartitionId;
@@ -19,7 +18,8 @@ type Row = [u32; 3];
 #[derive(Debug, Default)]
 pub struct Names {
     rows: HashTable<Row>,
-    hasher: DefaultHashBuilder,
+    /// What clients do not know, so that they cannot choose names that collide.
+    seed: u64,
 }
 
 fn id_of(&[_, low, high]: &Row) -> PartitionId {
@@ -44,8 +44,14 @@ fn spread(hash: u32) -> u64 {
 }
 
 impl Names {
+    /// No partitions yet.
+    #[must_use]
+    pub fn new(seed: u64) -> Names {
+        Names { rows: HashTable::new(), seed }
+    }
+
     fn hash(&self, name: &str) -> u32 {
-        (self.hasher.hash_one(name) >> 32) as u32
+        (xxh3_64_with_seed(name.as_bytes(), self.seed) >> 32) as u32
     }
 
     /// The partition of that name.

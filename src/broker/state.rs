@@ -30,8 +30,8 @@ use crate::index::runs::Place;
 use crate::index::spans::{Span, Spans};
 use crate::index::{Index, Lookup, RunsFrom};
 use crate::types::{
-    DeadLetterId, FileNumber, GroupId, IdHash, LeaseId, LogTime, MessageId, Offset, PartitionId, QueueId,
-    QueueOptions, WallTime,
+    DeadLetterId, FileNumber, GroupId, IdHash, LeaseId, LogId, LogTime, MessageId, Offset, PartitionId,
+    QueueId, QueueOptions, WallTime,
 };
 
 /// A table that a checkpoint can be taken of in slices while it changes. Entries have positions: a new one goes on
@@ -185,6 +185,8 @@ pub struct State {
     pub touched: Vec<Touched>,
     /// Whether records of a checkpoint, or groups that its records may know of, are being applied.
     catching_up: bool,
+    /// For hashes of names.
+    seed: u64,
     /// What deleted queues left.
     pub(super) graveyard: Vec<Grave>,
 }
@@ -211,6 +213,7 @@ impl Default for State {
             last_stamp: WallTime(0),
             touched: Vec::new(),
             catching_up: false,
+            seed: 0,
             graveyard: Vec::new(),
         }
     }
@@ -336,7 +339,7 @@ impl State {
                 task: def.task.to_owned(),
                 created: def.created,
                 options: def.options.clone(),
-                partitions: Names::default(),
+                partitions: Names::new(self.seed ^ def.queue.0),
                 groups: HashMap::new(),
                 letters: Letters::new(),
             },
@@ -348,7 +351,8 @@ impl State {
     fn apply_queue_deleted(&mut self, id: QueueId) {
         let Some(queue) = self.queues.swap_remove(&id) else { return };
         self.queue_names.remove(&queue.name);
-        let groups: Vec<GroupId> = queue.groups.into_values().collect();
+        let mut groups: Vec<GroupId> = queue.groups.into_values().collect();
+        groups.sort_unstable(); // the tables keep one order wherever the log is replayed
         let mut internal = Vec::new();
         for group in &groups {
             internal.extend(self.groups.swap_remove(group).and_then(|known| known.dead_letter_partition));
@@ -731,6 +735,10 @@ impl Machine for State {
             }
         }
         Ok(())
+    }
+
+    fn set_log(&mut self, log: LogId) {
+        self.seed = (log.0 >> 64) as u64 ^ log.0 as u64;
     }
 
     fn set_catching_up(&mut self, catching_up: bool) {

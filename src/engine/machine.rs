@@ -6,7 +6,7 @@ use crate::format::delta::Delta;
 use crate::format::index::{IndexInfo, SpanRow};
 use crate::format::run::RunHeader;
 use crate::index::runs::Place;
-use crate::types::{DeadLetterId, FileNumber, IdHash, MessageId, WallTime};
+use crate::types::{DeadLetterId, FileNumber, IdHash, LogId, MessageId, WallTime};
 
 /// A record that no writer writes: a bug or tampering. Recovery refuses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,6 +42,10 @@ pub trait Machine {
 
     /// Whether a record said that a segment holds nothing that counts any more: its files may be gone.
     fn is_dropped(&self, segment: FileNumber) -> bool;
+
+    /// The log that it is the state of, before anything is applied. Its id is a secret of the daemon, and the same at
+    /// every start.
+    fn set_log(&mut self, _log: LogId) {}
 
     /// Forgets what `apply` noted for waiters: recovery has none, and calls this after each group.
     fn forget_notes(&mut self);

@@ -217,6 +217,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             unindexed: Vec::new(),
             report: Report::default(),
         };
+        recovery.machine.set_log(log);
         for kind in [FileKind::Segment, FileKind::Cursor] {
             let (numbers, strangers) = layout.numbers(fs, kind)?;
             for name in strangers {
@@ -329,6 +330,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         let info = *decoder.info();
         if self.checkpoint.is_none() {
             let mut machine = M::default();
+            machine.set_log(self.superblock.0.log);
             // Its records are of different moments; replay of the groups up to `until` makes them one state.
             machine.set_catching_up(true);
             decoder.for_each(|delta| {

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use comb::broker::command::{Command, Configure};
 use comb::broker::handle::Request;
@@ -15,11 +15,11 @@ use combsim::process::Process;
 use combsim::profile::Profile;
 
 /// Writes what is there once more, and does not sync it.
-fn touch(disk: &SimDisk, path: &PathBuf, position: u64) {
+fn touch(disk: &SimDisk, path: &Path, position: u64) {
     let bytes = disk.contents(path).unwrap();
     let from = usize::try_from(position).unwrap();
     let mut block = AlignedBuf::with_capacity(4096);
-    block.extend_from_slice(&bytes[from..from + 4096]);
+    block.extend_from_slice(bytes.get(from..from + 4096).unwrap());
     disk.fs().open(path, OpenMode::Write).unwrap().write_at(position, &block).unwrap();
 }
 
