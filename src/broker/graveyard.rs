@@ -68,6 +68,7 @@ impl State {
             let Some(key) = grave.letters.pop_first() else { return false };
             if let Some(letter) = self.dead_letters.remove(&key) {
                 self.copies.remove(&(letter.copy_partition, letter.copy_offset));
+                self.letter_gone(letter.partition);
             }
             self.dead_letter_times.remove(&key.1);
             return true;

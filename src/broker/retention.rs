@@ -516,7 +516,7 @@ impl<J: Journal> Core<J> {
             let cursor = self.state.cursors.get(&(id, *group));
             cursor.is_some_and(|cursor| live_lease(&cursor, self.now).is_some())
         };
-        if partition.dead_letters > 0 || queue.groups.values().any(is_leased) {
+        if self.state.letters_from.contains_key(&id) || queue.groups.values().any(is_leased) {
             self.retention.look_at_empty(self.now.plus_seconds(HELD_SECONDS));
             return Ok(());
         }

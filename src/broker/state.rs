@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use hashbrown::hash_map::Entry;
 use hashbrown::{DefaultHashBuilder, HashMap};
 use indexmap::IndexMap;
 use smallvec::SmallVec;
@@ -85,8 +86,6 @@ pub struct Partition {
     pub created: WallTime,
     /// Where its messages are.
     pub spans: Spans,
-    /// Dead letters that came from it; it is not deleted while there are any.
-    pub dead_letters: u32,
 }
 
 /// A consumer group of a queue.
@@ -169,6 +168,8 @@ pub struct State {
     pub dropped: BTreeMap<FileNumber, FileNumber>,
     /// Dead letters by time of failure.
     pub dead_letters: BTreeMap<(WallTime, DeadLetterId), DeadLetter>,
+    /// Partitions that dead letters came from, and how many: they are not deleted while there are any.
+    pub letters_from: HashMap<PartitionId, u32>,
     /// Where the copies of dead letters are: partition and offset.
     pub copies: BTreeSet<(PartitionId, Offset)>,
     /// Time of failure by id.
@@ -204,6 +205,7 @@ impl Default for State {
             seeds: HashMap::new(),
             dropped: BTreeMap::new(),
             dead_letters: BTreeMap::new(),
+            letters_from: HashMap::new(),
             copies: BTreeSet::new(),
             dead_letter_times: HashMap::new(),
             // Ids start at 1: a client that takes 0 for nothing must never meet one.
@@ -397,7 +399,6 @@ impl State {
                 }
             }
         }
-        let dead_letters = self.partitions.get(&def.partition).map_or(0, |known| known.dead_letters);
         self.partitions.insert(
             def.partition,
             Partition {
@@ -411,7 +412,6 @@ impl State {
                 last_logged: def.last_logged,
                 created: def.created,
                 spans: Spans::default(),
-                dead_letters,
             },
         );
         Ok(())
@@ -440,7 +440,7 @@ impl State {
     fn apply_partition_deleted(&mut self, id: PartitionId) -> Result<(), Impossible> {
         let Some(partition) = self.partitions.get(&id) else { return Ok(()) };
         if partition.start < partition.next
-            || partition.dead_letters > 0
+            || self.letters_from.contains_key(&id)
             || partition.dead_letters_of.is_some()
         {
             return Err(impossible(format!("partition {id} is deleted, and it is not empty")));
@@ -596,10 +596,8 @@ impl State {
         self.copies.insert((def.copy_partition, def.copy_offset));
         let known = self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
-        if known.is_none()
-            && let Some(partition) = self.partitions.get_mut(&def.partition)
-        {
-            partition.dead_letters += 1;
+        if known.is_none() {
+            *self.letters_from.entry(def.partition).or_default() += 1;
         }
         Ok(())
     }
@@ -617,10 +615,19 @@ impl State {
         let Some(time) = self.dead_letter_times.remove(&id) else { return };
         let Some(letter) = self.dead_letters.remove(&(time, id)) else { return };
         self.bury_copy(letter.copy_partition, letter.copy_offset);
-        let Some(partition) = self.partitions.get_mut(&letter.partition) else { return };
-        partition.dead_letters = partition.dead_letters.saturating_sub(1);
-        if let Some(queue) = self.queues.get_mut(&partition.queue) {
+        self.letter_gone(letter.partition);
+        let partition = self.partitions.get(&letter.partition);
+        if let Some(queue) = partition.and_then(|partition| self.queues.get_mut(&partition.queue)) {
             queue.letters.remove(&(time, id));
+        }
+    }
+
+    pub(super) fn letter_gone(&mut self, partition: PartitionId) {
+        if let Entry::Occupied(mut count) = self.letters_from.entry(partition) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
         }
     }
 }

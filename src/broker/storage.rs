@@ -327,6 +327,10 @@ impl<R: Ring> Storage<R> {
             for (lookup, found) in answers {
                 match found {
                     Ok(found) => self.core.answer_lookup(lookup, found),
+                    // What is wanted is elsewhere by now: whoever waits for it looks again.
+                    Err(_) if self.core.state.is_dropped(lookup.segment()) => {
+                        self.core.rows_arrived(lookup.partition());
+                    }
                     Err(error) => {
                         tracing::error!("cannot read an index: {error}");
                         self.core.expiry_unknown(lookup.partition());
