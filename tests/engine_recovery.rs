@@ -7,6 +7,8 @@
 
 #[path = "engine_recovery/checkpoints.rs"]
 mod checkpoints;
+#[path = "engine_recovery/descriptors.rs"]
+mod descriptors;
 
 use std::collections::VecDeque;
 use std::fs;
