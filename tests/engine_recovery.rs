@@ -7,6 +7,8 @@
 
 #[path = "engine_recovery/checkpoints.rs"]
 mod checkpoints;
+#[path = "engine_recovery/descriptors.rs"]
+mod descriptors;
 
 use std::collections::VecDeque;
 use std::fs;
@@ -254,7 +256,9 @@ impl Driver {
     /// Has indexes written for sealed segments and drops what they know, as the storage thread does.
     fn tend_index(&mut self) {
         for segment in self.engine.take_sealed() {
-            self.engine.index(segment, self.state.index.rows(segment).unwrap());
+            if let Some(rows) = self.state.index.rows(segment) {
+                self.engine.index(segment, rows);
+            }
         }
         for segment in self.engine.take_indexed() {
             self.state.index.set_indexed(segment);

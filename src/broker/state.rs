@@ -706,10 +706,9 @@ impl Machine for State {
         if row.bare || row.end <= partition.start {
             return;
         }
-        let span = Span::cold(segment, row.base, row.end, row.first_created, row.last_logged);
+        let base = row.base.max(partition.start); // retention took what is in front
+        let span = Span::cold(segment, base, row.end, row.first_created, row.last_logged);
         self.index.attach(&mut partition.spans, span);
-        // What retention took of it is not live.
-        self.index.died(segment, partition.start.0.saturating_sub(row.base.0));
     }
 
     fn forget_notes(&mut self) {

@@ -20,6 +20,7 @@ use crate::engine::checkpoint::Checkpointing;
 use crate::engine::lane::Lane;
 use crate::engine::lookup::{LookedUp, Lookups};
 use crate::engine::maintenance::{Job, Outcome};
+use crate::engine::readers::Readers;
 use crate::engine::space::SegmentNews;
 use crate::format::file_header::FileKind;
 use crate::format::frame::{FRAME_HEADER_BYTES, FrameKind, MessageRef, frame_bytes};
@@ -92,7 +93,7 @@ pub struct Parts<File> {
     /// Cursor files.
     pub cursors: Lane<File>,
     /// Every segment, for reads.
-    pub readers: HashMap<FileNumber, Arc<File>>,
+    pub readers: Readers<File>,
     /// The newest checkpoint; 0 for none.
     pub checkpoint: Seq,
     /// Bytes of the checkpoint that recovery began with.
@@ -127,7 +128,7 @@ pub struct Engine<R: Ring> {
     epoch: Epoch,
     pub(super) segments: Lane<R::File>,
     pub(super) cursors: Lane<R::File>,
-    pub(super) readers: HashMap<FileNumber, Arc<R::File>>,
+    pub(super) readers: Readers<R::File>,
     pub(super) tail: TailCache,
     pub(super) open: Group,
     pub(super) flights: VecDeque<Flight>,
@@ -332,7 +333,7 @@ impl<R: Ring> Engine<R> {
             return true;
         }
         match self.cursors.roll() {
-            Some((number, _)) => {
+            Some(number) => {
                 tracing::debug!(cursor_file = number.0, "rolled to the next cursor file");
                 self.ask_for_files();
                 let takes = self.cursors.active.takes(bytes);

@@ -18,8 +18,6 @@ pub struct Prepared<File> {
     pub number: FileNumber,
     /// An appender at its beginning.
     pub appender: Appender<File>,
-    /// A description for reads.
-    pub reader: Arc<File>,
 }
 
 impl<File> Prepared<File> {
@@ -38,7 +36,6 @@ impl<File> Prepared<File> {
         for _ in 0..header.pipeline_depth.max(1) {
             slots.push(Arc::new(fs.open(&path, OpenMode::Write)?));
         }
-        let reader = Arc::new(fs.open(&path, OpenMode::Read)?);
         let resume = resume.unwrap_or_else(|| Resume {
             position: BLOCK_BYTES as u64,
             chain: chain_after(&header.encode()[..]),
@@ -46,7 +43,7 @@ impl<File> Prepared<File> {
             last_seq: Seq(0),
         });
         let appender = Appender::new(header, slots, resume);
-        Ok(Prepared { number: header.number, appender, reader })
+        Ok(Prepared { number: header.number, appender })
     }
 }
 
@@ -102,12 +99,12 @@ impl<File> Lane<File> {
     }
 
     /// Makes the next prepared file the active one; the old one waits for its seal. `None`: none is ready. Gives the
-    /// new file's number and its description for reads.
-    pub fn roll(&mut self) -> Option<(FileNumber, Arc<File>)> {
+    /// new file's number.
+    pub fn roll(&mut self) -> Option<FileNumber> {
         let next = self.prepared.pop_front()?;
         let old = std::mem::replace(&mut self.active, next.appender);
         self.unsealed.push_back(old);
-        Some((next.number, next.reader))
+        Some(next.number)
     }
 
     /// The seal that is due, with the number of the file and the file to write it to: the watermark covers the file's last seq.

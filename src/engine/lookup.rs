@@ -7,6 +7,7 @@
 //! Must not: change the state.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::mpsc;
 
 use crate::engine::index_file::{self, IndexFileError};
@@ -161,9 +162,16 @@ impl<F: Fs> LookupWorker<F> {
                 if self.open.len() >= OPEN_MAX {
                     self.open.pop_front();
                 }
-                let file =
-                    self.fs.open(&self.layout.index(segment), OpenMode::Cached).map_err(IndexError::from)?;
-                (segment, Sealed::open(file, self.log, segment)?)
+                let path = self.layout.index(segment);
+                let file = match self.fs.open(&path, OpenMode::Cached) {
+                    // There may be no descriptor left: one more try without those that are open here.
+                    Err(error) if error.kind() != io::ErrorKind::NotFound && !self.open.is_empty() => {
+                        self.open.clear();
+                        self.fs.open(&path, OpenMode::Cached)
+                    }
+                    opened => opened,
+                };
+                (segment, Sealed::open(file.map_err(IndexError::from)?, self.log, segment)?)
             }
         };
         self.open.push_back(entry);

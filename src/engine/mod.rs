@@ -16,6 +16,7 @@ pub mod lane;
 pub mod lookup;
 pub mod machine;
 pub mod maintenance;
+pub mod readers;
 pub mod recovery;
 pub mod removal;
 pub mod space;

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A file goes only when the older kept checkpoint is past the record that dropped its segment: no start, not even
 //!   one that has to fall back to the older checkpoint, asks for it then.
-//! - A file is written over only when nobody else holds it: no reader, and no other name of it.
+//! - A file is written over only when nobody else holds it: no reader, open or not, and no other name of it.
+//! - A file whose reader somebody holds is open for them before its name goes.
 //! - Two dead files are kept to be written over at most; the rest is unlinked.
 
 use std::io;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use crate::engine::index_file::remove_if_there;
 use crate::engine::maintenance::Maintenance;
+use crate::engine::readers::Reader;
 use crate::format::file_header::{FileHeader, FileKind};
 use crate::format::frame::FRAME_HEADER_BYTES;
 use crate::io::{Fs, FsFile, OpenMode};
@@ -35,8 +37,8 @@ pub struct Dropped<File> {
     pub segment: FileNumber,
     /// The group whose record dropped it, or a later one.
     pub seq: Seq,
-    /// The engine's description of it for reads. Whoever still reads holds it too.
-    pub reader: Arc<File>,
+    /// The engine's reader of it. Whoever still reads holds it too.
+    pub reader: Arc<Reader<File>>,
 }
 
 /// Frames of a segment: where each one's body begins, and the body.
@@ -80,10 +82,20 @@ impl<F: Fs> Maintenance<F> {
     fn remove(&mut self, dropped: &Dropped<F::File>) -> io::Result<bool> {
         let path = self.layout.path(FileKind::Segment, dropped.segment);
         remove_if_there(&self.fs, &self.layout.index(dropped.segment))?;
+        // The engine gives nobody this reader any more, so the count only falls.
         let is_ours = Arc::strong_count(&dropped.reader) == 1;
+        let there = match self.fs.open(&path, OpenMode::Read) {
+            Ok(file) => Some(file.bytes()?),
+            // An earlier try took the name away, and what came behind that failed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if !is_ours && there.is_some() {
+            dropped.reader.keep()?;
+        }
         let recycle = is_ours
             && self.removal.recyclable.len() < RECYCLABLE_MAX
-            && dropped.reader.bytes()? == self.settings.segment_bytes
+            && there == Some(self.settings.segment_bytes)
             && self.fs.links(&path)? == 1;
         if recycle {
             let dead = self.layout.spare_dir().join(format!("{:016}.dead.tmp", dropped.segment.0));

@@ -69,7 +69,7 @@ impl<R: Ring> Engine<R> {
     pub fn drop_segment(&mut self, segment: FileNumber) {
         let seq = self.staged();
         self.lookups.forget(segment);
-        let Some(reader) = self.readers.remove(&segment) else { return };
+        let Some(reader) = self.readers.remove(segment) else { return };
         self.waiting += 1;
         let _ = self.jobs.send(Job::Remove(Dropped { segment, seq, reader }));
     }

@@ -101,10 +101,10 @@ impl<R: Ring> Engine<R> {
         let fits =
             self.segments.active.takes(frame) && frame + self.copies_reserve() <= self.segments.active.room();
         if (!fits || self.roll_asked)
-            && let Some((number, reader)) = self.segments.roll()
+            && let Some(number) = self.segments.roll()
         {
             self.roll_asked = false;
-            self.readers.insert(number, reader);
+            self.readers.add(number);
             tracing::debug!(segment = number.0, "rolled to the next segment");
             return true;
         }
@@ -153,7 +153,7 @@ impl<R: Ring> Engine<R> {
         {
             return Bytesource::Memory(bytes);
         }
-        match self.readers.get(&segment) {
+        match self.readers.get(segment) {
             Some(reader) => Bytesource::File(Arc::clone(reader) as Arc<dyn ReadAt>, at),
             None => unreachable!("the index names segments that are there"),
         }
@@ -172,7 +172,7 @@ impl<R: Ring> Engine<R> {
     /// Reads a run's entries from its file; the result comes through `take_loaded` under `key`.
     pub fn load(&mut self, run: &Run, key: u64) {
         let at = run.place.position + RUN_HEADER_BYTES as u64;
-        let Some(reader) = self.readers.get(&run.place.segment) else {
+        let Some(reader) = self.readers.get(run.place.segment) else {
             unreachable!("the index names segments that are there")
         };
         let reader = Arc::clone(reader) as Arc<dyn ReadAt>;

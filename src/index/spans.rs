@@ -162,7 +162,7 @@ impl Spans {
             .sum()
     }
 
-    /// Drops what lies below a new first offset. How many messages of which segments died, given the first offset
+    /// Removes what lies below a new first offset. How many messages of which segments died, given the first offset
     /// before.
     pub fn trim(&mut self, old: Offset, new: Offset) -> Covered {
         let mut died = Covered::new();
@@ -178,6 +178,10 @@ impl Spans {
             gone += usize::from(span.end() <= new);
         }
         self.0.drain(..gone);
+        // What is left of a span must not stay behind when a later one covers only what is still there.
+        if let Some(first) = self.0.first_mut().filter(|first| first.base < new) {
+            *first = first.part(new, first.end());
+        }
         died
     }
 
@@ -209,5 +213,28 @@ impl Spans {
             expected = expected.max(span.end());
         }
         (expected < end).then_some(expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(segment: u64, base: u64, end: u64) -> Span {
+        Span::cold(FileNumber(segment), Offset(base), Offset(end), WallTime(0), LogTime(0))
+    }
+
+    /// Retention took the front of a span, and a rewrite moves what is left of it: nothing may name the old segment.
+    #[test]
+    fn nothing_is_left_of_a_span_whose_kept_part_moved() {
+        let mut spans = Spans::default();
+        spans.attach(span(2, 4, 13));
+        let died = spans.trim(Offset(0), Offset(10));
+        assert_eq!(died.as_slice(), [(FileNumber(2), 6)]);
+        let covered = spans.attach(span(3, 10, 13));
+        assert_eq!(covered.as_slice(), [(FileNumber(2), 3)]);
+        let left: Vec<_> = spans.iter().map(|span| (span.segment().0, span.base.0, span.end().0)).collect();
+        assert_eq!(left, [(3, 10, 13)]);
+        assert_eq!(spans.gap(Offset(10), Offset(13)), None);
     }
 }

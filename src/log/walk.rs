@@ -45,11 +45,6 @@ impl<File: FsFile> Window<File> {
         self.file_bytes
     }
 
-    /// Gives the memory back; the window is read again when it is wanted.
-    fn release(&mut self) {
-        self.data = Bytes::new();
-    }
-
     /// Exactly `bytes` bytes at `position`, or `None` when the file ends before.
     ///
     /// # Errors
@@ -160,11 +155,6 @@ impl<File: FsFile> Walk<File> {
     pub fn beginning(&self) -> Resume {
         let chain = chain_after(&self.header.encode());
         Resume { position: BLOCK_BYTES as u64, chain, frames: 0, last_seq: Seq(0) }
-    }
-
-    /// Gives the memory of the window back; a log may have more files than memory has room for their windows.
-    pub fn release(&mut self) {
-        self.window.release();
     }
 
     /// Goes back to where it was.

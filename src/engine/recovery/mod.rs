@@ -6,7 +6,8 @@
 //!
 //! `repair` holds the end of it, `error` why it may refuse.
 //!
-//! Memory: one window per file that is being read, besides the state itself.
+//! Memory and descriptors: one window and one open file for each file that is being read, besides the state itself and
+//! the files that go on.
 
 mod error;
 pub mod marks;
@@ -22,7 +23,7 @@ use crate::engine::index_file::{self, IndexFileError};
 use crate::engine::machine::Machine;
 use crate::engine::superblock;
 use crate::format::checkpoint::{CheckpointInfo, Decoder};
-use crate::format::file_header::FileKind;
+use crate::format::file_header::{FileHeader, FileKind};
 use crate::format::frame::{FrameKind, MessageRef, SealBody};
 use crate::format::run::Runs;
 use crate::format::superblock::Superblock;
@@ -136,11 +137,56 @@ fn open_superblock<F: Fs>(
     Ok((fresh, 0))
 }
 
-/// A file of the log with its walk.
-struct Open<File> {
+/// A file of the log whose header was checked. It is open while it is walked and no longer: there may be more files than
+/// the process has descriptors, and memory for windows.
+struct Listed<File> {
     number: FileNumber,
     path: PathBuf,
-    walk: Walk<File>,
+    header: FileHeader,
+    walk: Option<Walk<File>>,
+}
+
+impl<File: FsFile> Listed<File> {
+    fn open<F: Fs<File = File>>(
+        fs: &F,
+        layout: &Layout,
+        log: LogId,
+        kind: FileKind,
+        number: FileNumber,
+    ) -> Result<Listed<File>, RecoveryError> {
+        let path = layout.path(kind, number);
+        let walk = Listed::begin(fs, &path, log, kind, number)?;
+        Ok(Listed { number, path, header: *walk.header(), walk: Some(walk) })
+    }
+
+    fn begin<F: Fs<File = File>>(
+        fs: &F,
+        path: &Path,
+        log: LogId,
+        kind: FileKind,
+        number: FileNumber,
+    ) -> Result<Walk<File>, RecoveryError> {
+        let file = fs.open(path, OpenMode::Write)?;
+        Walk::open(file, log, kind, number).map_err(|error| RecoveryError::file(path, error))
+    }
+
+    /// Its walk; at the beginning, if the file was closed.
+    fn walk<F: Fs<File = File>>(&mut self, fs: &F) -> Result<&mut Walk<File>, RecoveryError> {
+        let walk = match self.walk.take() {
+            Some(walk) => walk,
+            None => Listed::begin(fs, &self.path, self.header.log, self.header.kind, self.number)?,
+        };
+        Ok(self.walk.insert(walk))
+    }
+
+    /// Syncs what was read and closes the file. What was read may be in a device's cache only, or in pages that are yet
+    /// to be written: the description that it was read through is sure to hear of it if that fails.
+    fn close(&mut self) -> io::Result<()> {
+        match self.walk.take() {
+            Some(walk) => walk.file().sync_data(),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Recovery<'a, M, F: Fs> {
@@ -150,8 +196,8 @@ struct Recovery<'a, M, F: Fs> {
     superblock: (Superblock, usize),
     progress: Progress<'a>,
     machine: M,
-    segments: Vec<Open<F::File>>,
-    cursors: Vec<Open<F::File>>,
+    segments: Vec<Listed<F::File>>,
+    cursors: Vec<Listed<F::File>>,
     /// Index of the segment that the next message frame is expected in.
     segment_at: usize,
     /// Index of the cursor file in which replay stopped.
@@ -227,15 +273,12 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                 );
             }
             for number in numbers {
-                let path = layout.path(kind, number);
-                let file = fs.open(&path, OpenMode::Write)?;
-                let walk =
-                    Walk::open(file, log, kind, number).map_err(|error| RecoveryError::file(&path, error))?;
-                recovery.all_bytes += walk.header().file_bytes;
-                let open = Open { number, path, walk };
+                let mut listed = Listed::open(fs, layout, log, kind, number)?;
+                listed.close()?;
+                recovery.all_bytes += listed.header.file_bytes;
                 match kind {
-                    FileKind::Segment => recovery.segments.push(open),
-                    FileKind::Cursor | FileKind::Checkpoint => recovery.cursors.push(open),
+                    FileKind::Segment => recovery.segments.push(listed),
+                    FileKind::Cursor | FileKind::Checkpoint => recovery.cursors.push(listed),
                 }
             }
         }
@@ -389,14 +432,14 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             }
             let number = open.number;
             if self.machine.is_dropped(number) {
-                self.next_segment();
+                self.next_segment()?;
                 continue;
             }
             if !self.attach_index(number)? {
                 self.index_frames(&info)?;
                 self.unindexed.push(number);
             }
-            self.next_segment();
+            self.next_segment()?;
         }
     }
 
@@ -433,13 +476,14 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
     fn index_frames(&mut self, info: &CheckpointInfo) -> Result<(), RecoveryError> {
         loop {
             let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(()) };
-            let resume = open.walk.resume();
-            if open.number == info.segment && resume.position >= info.segment_position {
+            let (number, path) = (open.number, open.path.clone());
+            let walk = open.walk(self.fs)?;
+            let resume = walk.resume();
+            if number == info.segment && resume.position >= info.segment_position {
                 self.segment_end = Some((self.segment_at, resume));
                 return Ok(());
             }
-            let (number, path) = (open.number, open.path.clone());
-            match open.walk.next_frame()? {
+            match walk.next_frame()? {
                 Some(found) if found.header.kind == FrameKind::Commit && found.header.seq <= info.seq => {
                     self.count(found.body.len() as u64);
                     self.apply_runs(&path, number, &found)?;
@@ -450,7 +494,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                     return Ok(());
                 }
                 Some(_) => {}
-                None if number < info.segment && open.walk.ends_here()? => {
+                None if number < info.segment && walk.ends_here()? => {
                     hit(Mark::SegmentUnsealed);
                     return Ok(());
                 }
@@ -470,18 +514,20 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         }
     }
 
-    fn next_segment(&mut self) {
+    fn next_segment(&mut self) -> io::Result<()> {
         if let Some(open) = self.segments.get_mut(self.segment_at) {
-            open.walk.release();
+            open.close()?;
         }
         self.segment_at += 1;
+        Ok(())
     }
 
-    fn next_cursor(&mut self) {
+    fn next_cursor(&mut self) -> io::Result<()> {
         if let Some(open) = self.cursors.get_mut(self.cursor_at) {
-            open.walk.release();
+            open.close()?;
         }
         self.cursor_at += 1;
+        Ok(())
     }
 
     fn impossible(path: &Path, found: &Found, error: &impl ToString) -> RecoveryError {
@@ -526,15 +572,16 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
         self.cursor_at = at;
         loop {
             let Some(open) = self.cursors.get_mut(self.cursor_at) else { return Ok(()) };
-            let before = open.walk.resume();
             let path = open.path.clone();
-            let Some(found) = open.walk.next_frame()? else {
+            let walk = open.walk(self.fs)?;
+            let before = walk.resume();
+            let Some(found) = walk.next_frame()? else {
                 self.cursor_end = Some((self.cursor_at, before));
                 if !self.continues_in_next_file()? {
                     return Ok(());
                 }
                 hit(Mark::CursorUnsealed);
-                self.next_cursor();
+                self.next_cursor()?;
                 continue;
             };
             self.count(found.body.len() as u64);
@@ -558,7 +605,7 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
                         .map_err(|error| Self::impossible(&path, &found, &error))?;
                     hit(Mark::CursorSealed);
                     self.cursor_end = Some((self.cursor_at, before));
-                    self.next_cursor();
+                    self.next_cursor()?;
                     if self.cursors.get(self.cursor_at).is_none_or(|next| next.number != seal.successor) {
                         return Err(RecoveryError::MissingFile {
                             path: self.layout.path(FileKind::Cursor, seal.successor),
@@ -622,8 +669,9 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             self.count(messages.body.len() as u64);
             self.message_bytes += messages.header.frame_bytes();
             self.apply_runs(&path, segment, &messages)?;
-            self.segment_end =
-                self.segments.get(self.segment_at).map(|open| (self.segment_at, open.walk.resume()));
+            if let Some(open) = self.segments.get_mut(self.segment_at) {
+                self.segment_end = Some((self.segment_at, open.walk(self.fs)?.resume()));
+            }
         }
         self.machine.forget_notes();
         self.last_seq = seq;
@@ -643,20 +691,25 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
             let Some(open) = self.segments.get_mut(self.segment_at) else { return Ok(None) };
             if open.number < reference.segment {
                 // What is left of this file are noops and a seal; they were written before or beside what follows.
-                while let Some(found) = open.walk.next_frame()? {
+                let walk = open.walk(self.fs)?;
+                while let Some(found) = walk.next_frame()? {
                     self.vouched = self.vouched.max(found.header.watermark);
                     if found.header.kind == FrameKind::Commit {
                         return Ok(None);
                     }
                 }
                 hit(Mark::SegmentLeft);
-                self.next_segment();
+                self.next_segment()?;
                 continue;
             }
-            if open.number > reference.segment || open.walk.resume().position > reference.position {
+            if open.number > reference.segment {
                 return Ok(None);
             }
-            let Some(found) = open.walk.next_frame()? else { return Ok(None) };
+            let walk = open.walk(self.fs)?;
+            if walk.resume().position > reference.position {
+                return Ok(None);
+            }
+            let Some(found) = walk.next_frame()? else { return Ok(None) };
             self.vouched = self.vouched.max(found.header.watermark);
             self.epoch = self.epoch.max(found.header.epoch);
             if found.position < reference.position && found.header.kind == FrameKind::Noop {

@@ -4,15 +4,13 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use hashbrown::HashMap;
 
 use super::marks::{Mark, hit};
-use super::{Open, Recovered, Recovery, RecoveryError};
+use super::{Listed, Recovered, Recovery, RecoveryError};
 use crate::engine::commit::Parts;
 use crate::engine::lane::{Lane, Prepared};
 use crate::engine::machine::Machine;
+use crate::engine::readers::Readers;
 use crate::engine::superblock;
 use crate::format::file_header::{FileHeader, FileKind};
 use crate::format::frame::FrameKind;
@@ -45,10 +43,10 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             };
             for (index, open) in files.iter_mut().enumerate().skip(at) {
                 let from = if index == at { from } else { BLOCK_BYTES as u64 };
-                let header = *open.walk.header();
+                let header = open.header;
                 depth = depth.max(header.pipeline_depth);
-                let later = open.walk.later_frames(from)?;
-                open.walk.release();
+                let later = open.walk(self.fs)?.later_frames(from)?;
+                open.close()?;
                 found.vouched = found.vouched.max(later.watermark);
                 found.highest_seq = found.highest_seq.max(later.highest_seq.filter(|seq| *seq >= stop));
                 let window = header.max_frame_bytes * u64::from(header.pipeline_depth + 1);
@@ -114,7 +112,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
     /// before, is not: nothing may ever be appended to a segment that is dropped.
     fn lane_end(&mut self, kind: FileKind) -> Result<(usize, u64), RecoveryError> {
         if kind == FileKind::Segment {
-            let is_dropped = |open: &Open<F::File>| self.machine.is_dropped(open.number);
+            let is_dropped = |open: &Listed<F::File>| self.machine.is_dropped(open.number);
             while self.segments.get(self.segment_at).is_some_and(is_dropped) {
                 hit(Mark::DroppedEnd);
                 self.segment_at += 1;
@@ -136,12 +134,13 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         // Where the lane has moved on to a file without a whole group, it goes on at that file's beginning.
         let mut resume = match *end {
             Some((index, resume)) if index == at => resume,
-            _ => open.walk.beginning(),
+            _ => open.walk(self.fs)?.beginning(),
         };
-        open.walk.rewind(resume);
-        while let Some(found) = open.walk.next_frame()? {
+        let walk = open.walk(self.fs)?;
+        walk.rewind(resume);
+        while let Some(found) = walk.next_frame()? {
             match found.header.kind {
-                FrameKind::Noop => resume = open.walk.resume(),
+                FrameKind::Noop => resume = walk.resume(),
                 FrameKind::Commit | FrameKind::Seal | FrameKind::Rewrite => break,
             }
         }
@@ -159,11 +158,12 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             return Ok((self.layout.dir(FileKind::Cursor), 0));
         };
         // A file that was left for its successor is blank behind its end: then the successor's first frame is the one.
-        let is_left = open.walk.later_frames(from)?.dirty_end == from;
+        let is_left = open.walk(self.fs)?.later_frames(from)?.dirty_end == from;
         let path = open.path.clone();
         if let Some(next) = self.cursors.get_mut(at + 1).filter(|_| is_left) {
-            let first = next.walk.beginning().position;
-            if next.walk.later_frames(first)?.dirty_end > first {
+            let walk = next.walk(self.fs)?;
+            let first = walk.beginning().position;
+            if walk.later_frames(first)?.dirty_end > first {
                 return Ok((next.path.clone(), first));
             }
         }
@@ -186,6 +186,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             .layout
             .quarantine_dir()
             .join(format!("{name}.{from}.seq{}.epoch{epoch}", self.last_seq.next()));
+        let file = self.fs.open(&open.path, OpenMode::Write)?;
         let copied = match copy_of(self.fs, &copy, to - from)? {
             true => {
                 hit(Mark::QuarantinedBefore);
@@ -194,7 +195,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             false => {
                 hit(Mark::Quarantined);
                 remove_if_there(self.fs, &copy)?;
-                copy_out(self.fs, open.walk.file(), from, to, &copy)
+                copy_out(self.fs, &file, from, to, &copy)
             }
         };
         match copied {
@@ -210,7 +211,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             Err(error) => return Err(error.into()),
         }
         self.fs.sync_dir(&self.layout.quarantine_dir())?;
-        scrub(open.walk.file(), from, to)?;
+        scrub(&file, from, to)?;
         Ok(())
     }
 
@@ -230,9 +231,9 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         }
         self.drop_outdated_spares()?;
         self.drop_leftovers()?;
-        // What was read may be in a device's cache only: nothing is served before it is synced.
-        for open in self.segments.iter().chain(&self.cursors) {
-            open.walk.file().sync_data()?;
+        // Nothing is served before everything that was read is synced; the other files were when they were closed.
+        for open in self.segments.iter_mut().chain(&mut self.cursors) {
+            open.close()?;
         }
         for kind in [FileKind::Segment, FileKind::Cursor] {
             self.fs.sync_dir(&self.layout.dir(kind))?;
@@ -242,9 +243,11 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
             block.epoch = epoch;
             block.clean_seq = Seq(0);
         })?;
-        let mut readers = HashMap::new();
-        let segments = self.open_lane(FileKind::Segment, Some(&mut readers))?;
-        let cursors = self.open_lane(FileKind::Cursor, None)?;
+        let segments = self.open_lane(FileKind::Segment)?;
+        let cursors = self.open_lane(FileKind::Cursor)?;
+        let mut readers = Readers::new(self.fs, self.layout);
+        readers.add(segments.active.number());
+        self.segments.iter().for_each(|open| readers.add(open.number));
         let mut unindexed = self.unindexed;
         let active = segments.active.number();
         // What was replayed is in memory; whatever is in front of the active file is not written any more.
@@ -289,8 +292,8 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
                 FileKind::Segment => (&mut self.segments, self.segment_at),
                 FileKind::Cursor | FileKind::Checkpoint => (&mut self.cursors, self.cursor_at),
             };
-            let is_outdated = |open: &Open<F::File>| {
-                let header = open.walk.header();
+            let is_outdated = |open: &Listed<F::File>| {
+                let header = &open.header;
                 (header.file_bytes, header.max_frame_bytes, header.pipeline_depth)
                     != (wanted.file_bytes, wanted.max_frame_bytes, wanted.pipeline_depth)
             };
@@ -332,11 +335,7 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         Ok(())
     }
 
-    fn open_lane(
-        &self,
-        kind: FileKind,
-        mut readers: Option<&mut HashMap<FileNumber, Arc<F::File>>>,
-    ) -> Result<Lane<F::File>, RecoveryError> {
+    fn open_lane(&self, kind: FileKind) -> Result<Lane<F::File>, RecoveryError> {
         let (files, at, end) = match kind {
             FileKind::Segment => (&self.segments, self.segment_at, self.segment_end),
             FileKind::Cursor | FileKind::Checkpoint => (&self.cursors, self.cursor_at, self.cursor_end),
@@ -345,24 +344,14 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let mut prepared = Vec::new();
         let fresh: FileHeader =
             self.settings.header(kind, self.superblock.0.log, FileNumber(1), Epoch(0), Seq(0));
-        let headers: Vec<FileHeader> = if files.is_empty() {
-            vec![fresh]
-        } else {
-            files.iter().map(|open| *open.walk.header()).collect()
-        };
+        let headers: Vec<FileHeader> =
+            if files.is_empty() { vec![fresh] } else { files.iter().map(|open| open.header).collect() };
         for (index, header) in headers.iter().enumerate() {
             if index < at {
-                if let Some(readers) = readers.as_deref_mut() {
-                    let path = self.layout.path(kind, header.number);
-                    readers.insert(header.number, Arc::new(self.fs.open(&path, OpenMode::Read)?));
-                }
-                continue;
+                continue; // read on demand
             }
             let resume = end.filter(|_| index == at).map(|(_, resume)| resume);
             let file = Prepared::open(self.fs, self.layout, header, resume)?;
-            if let Some(readers) = readers.as_deref_mut() {
-                readers.insert(header.number, Arc::clone(&file.reader));
-            }
             if index == at {
                 active = Some(file.appender);
             } else {
