@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use comb::config::{ConfigError, load};
 use comb::daemon::run;
 use comb::telemetry;
-use comb::wiring::start_storage;
+use comb::wiring::{fit_connections, start_storage};
 
 /// The configuration is wrong.
 const EXIT_CONFIGURATION: u8 = 2;
@@ -29,5 +29,5 @@ fn main() -> ExitCode {
         return if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     telemetry::init(&invocation.config);
-    run(invocation.config, start_storage)
+    run(fit_connections(invocation.config), start_storage)
 }

@@ -47,14 +47,32 @@ pub fn broker_settings(config: &Config) -> BrokerSettings {
     }
 }
 
+/// Raises the limit of open files, and takes as many connections as it leaves room for: a daemon that has no descriptor
+/// left for a segment would stall everybody, one that lets connections wait does not.
+#[must_use]
+pub fn fit_connections(mut config: Config) -> Config {
+    let Some(files) = crate::io::raise_file_limit() else { return config };
+    let storage = broker_settings(&config).engine.descriptors();
+    let room = u32::try_from(files.saturating_sub(storage).max(1)).unwrap_or(u32::MAX);
+    if room < config.limits.connections {
+        let wanted = config.limits.connections;
+        tracing::warn!(
+            files,
+            storage,
+            room,
+            wanted,
+            "fewer connections are taken than limits.connections says: raise the limit of open files (LimitNOFILE of systemd, ulimit -n)"
+        );
+        config.limits.connections = room;
+    }
+    config
+}
+
 /// Recovers the data directory and starts the storage thread.
 ///
 /// # Errors
 /// The data directory cannot be used; the text says which file and why.
 pub fn start_storage(config: &Config, status: Arc<Status>) -> Result<Running, StartFailure> {
-    if let Some(files) = crate::io::raise_file_limit() {
-        tracing::debug!(files, "limit of open files");
-    }
     let running =
         start(broker_settings(config), Arc::clone(&status)).map_err(|error| StartFailure(Box::new(error)))?;
     let nudge = running.nudge();

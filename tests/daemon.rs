@@ -47,14 +47,13 @@ impl Daemon {
     }
 
     fn start_in(home: TempDir, flags: &[&str]) -> Daemon {
-        let data = home.path().join("data");
-        let mut child = combd(&["--port=0", "--log-json", "--log-segment-bytes=1048576"])
-            .args(flags)
-            .arg("--data")
-            .arg(&data)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = combd(&["--port=0", "--log-json", "--log-segment-bytes=1048576"]);
+        command.args(flags).arg("--data").arg(home.path().join("data"));
+        Daemon::of(command, home)
+    }
+
+    fn of(mut command: Command, home: TempDir) -> Daemon {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (send, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -280,6 +279,49 @@ fn what_is_too_old_is_gone_and_stays_gone() {
     let daemon = daemon.restart(flags);
     daemon.line("messages expired");
     assert!(daemon.offsets("last").is_empty());
+}
+
+/// A hundred segments and three hundred clients, and 256 open files for all of them.
+#[test]
+fn a_low_limit_of_open_files_is_enough_for_any_log() {
+    let limited = |home: TempDir| {
+        let combd = combd(&["--port=0", "--log-json", "--log-segment-bytes=1048576"]);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]).arg(combd.get_program());
+        command.args(combd.get_args()).arg("--data").arg(home.path().join("data")).stdin(Stdio::null());
+        for (name, value) in combd.get_envs() {
+            assert!(value.is_none());
+            command.env_remove(name);
+        }
+        Daemon::of(command, home)
+    };
+    let mut daemon = limited(TempDir::with_prefix("combd-test-").unwrap());
+    let payload = "x".repeat(90_000);
+    let item = format!(r#"{{"queue":"q","payload":"{payload}"}}"#);
+    let body = format!(r#"{{"items":[{}]}}"#, vec![item; 5].join(","));
+    for _ in 0..220 {
+        assert_eq!(daemon.call("POST", "/api/v1/push", &body).0, 201);
+    }
+    let segments = || std::fs::read_dir(daemon.home.path().join("data/segments")).unwrap().count();
+    assert!(segments() > 100, "{}", segments());
+    let drained = |daemon: &Daemon, group: &str| {
+        std::iter::from_fn(|| Some(daemon.offsets(group)))
+            .take_while(|found| !found.is_empty())
+            .flatten()
+            .count()
+    };
+    assert_eq!(drained(&daemon, "first"), 1_100);
+    // Those that find no place wait, and nobody else suffers.
+    let mut many: Vec<TcpStream> = (0..300).map(|_| daemon.connect()).collect();
+    many[0].write_all(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    assert_eq!(status(&mut many[0]), 200);
+    drop(many);
+    assert_eq!(drained(&daemon, "second"), 1_100);
+    daemon.child.kill().unwrap();
+    daemon.child.wait().unwrap();
+    let home = std::mem::replace(&mut daemon.home, TempDir::new().unwrap());
+    let daemon = limited(home);
+    assert_eq!(drained(&daemon, "third"), 1_100);
 }
 
 #[test]

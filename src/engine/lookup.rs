@@ -20,7 +20,7 @@ use crate::log::sealed::{IndexError, Sealed};
 use crate::types::{FileNumber, LogId, Offset};
 
 /// Index files that are kept open. Each takes a descriptor; the oldest in use goes first.
-const OPEN_MAX: usize = 64;
+pub(super) const OPEN_MAX: usize = 64;
 
 /// Runs that one lookup gives at most: some pops' worth, in two pages or three.
 const RUNS_MAX: u32 = 256;

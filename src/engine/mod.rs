@@ -72,6 +72,17 @@ impl EngineSettings {
         (self.cursor_file_bytes / 4).next_multiple_of(BLOCK_BYTES as u64)
     }
 
+    /// Open files that the engine and everything else but connections may need: the files of both lanes that are written,
+    /// prepared or wait for their seals, those that are read, and some for whatever comes and goes.
+    #[must_use]
+    pub fn descriptors(&self) -> u64 {
+        const WRITTEN_OR_LEFT: u64 = 3;
+        const REST: u64 = 48;
+        let written =
+            (self.prepared_files.max(1) as u64 + WRITTEN_OR_LEFT) * u64::from(self.pipeline_depth.max(1));
+        2 * written + (readers::OPEN_MAX + lookup::OPEN_MAX) as u64 + REST
+    }
+
     /// Header of a new file.
     #[must_use]
     pub fn header(

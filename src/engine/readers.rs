@@ -33,7 +33,7 @@ use crate::types::FileNumber;
 
 /// Segments that are open for reads at most. More of them at once than a device has use for; small enough for a limit of
 /// 256 descriptors, beside as many index files (`engine::lookup`).
-const OPEN_MAX: usize = 64;
+pub(super) const OPEN_MAX: usize = 64;
 
 /// The readers of all segments that were not dropped.
 #[derive(Debug)]

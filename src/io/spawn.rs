@@ -17,9 +17,8 @@ pub fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Raises the soft limit of open files to the hard one: every segment keeps a file open and every connection a socket,
-/// and the usual soft limit of 1024 would keep a log of some hundred segments from starting. The limit now, if there is
-/// one. A limit that cannot be raised is left as it is; running out is then reported where it happens.
+/// Raises the soft limit of open files to the hard one: every connection is one, and the usual soft limit is
+/// 1024. The limit now, if there is one. A limit that cannot be raised is left as it is.
 #[must_use]
 pub fn raise_file_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
