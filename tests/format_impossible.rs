@@ -235,7 +235,7 @@ fn deltas() {
     assert!(matches!(with(&[39, 0]), Err(DecodeError::Short { .. })));
     // Cursors: flags, partition, group, next, then what the flags promise.
     assert!(with(&[5, 4, 3, 1, 1, 9]).is_ok());
-    assert_eq!(refused(with(&[5, 4, 8, 1, 1, 9])), "cause");
+    assert_eq!(refused(with(&[5, 4, 9, 1, 1, 9])), "cause");
     assert_eq!(refused(with(&[5, 5, 16, 1, 1, 9, 0])), "retries used");
     assert_eq!(
         refused(with(&[5, 9, 16, 1, 1, 9, 0xff, 0xff, 0xff, 0xff, 0x1f])),
