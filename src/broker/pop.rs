@@ -201,7 +201,8 @@ impl<J: Journal> Core<J> {
     }
 
     /// When `tick` has something to do next, if nothing happens before.
-    fn tick_due(&self) -> Option<LogTime> {
+    #[must_use]
+    pub fn tick_due(&self) -> Option<LogTime> {
         self.ready.next_due().into_iter().chain(self.parked.next_due()).min()
     }
 

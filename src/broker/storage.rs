@@ -177,7 +177,7 @@ impl<R: Ring> Storage<R> {
         self.report();
         self.closing = stopping && drained && self.is_done();
         self.timeout =
-            if self.closing { Some(Duration::ZERO) } else { self.next_timeout(drained, made_room) };
+            if self.closing { Some(Duration::ZERO) } else { self.next_timeout(drained, made_room, stopping) };
         None
     }
 
@@ -200,7 +200,7 @@ impl<R: Ring> Storage<R> {
     }
 
     /// `None`: only a completion, a message or the waker brings something to do.
-    fn next_timeout(&self, drained: bool, made_room: bool) -> Option<Duration> {
+    fn next_timeout(&self, drained: bool, made_room: bool, stopping: bool) -> Option<Duration> {
         let engine = &self.core.journal;
         let waits_for_room =
             !self.blocked.is_empty() || self.core.wants_room() || self.core.sweep_wants_room();
@@ -211,7 +211,9 @@ impl<R: Ring> Storage<R> {
             return Some(Duration::ZERO);
         }
         let space = self.space.next_due(self.core.state.index.changes());
-        let due = self.core.next_due().into_iter().chain(space).min();
+        // Nothing is swept while it stops, so that is not due either.
+        let core = if stopping { self.core.tick_due() } else { self.core.next_due() };
+        let due = core.into_iter().chain(space).min();
         let due = due.map(|due| Duration::from_micros(due.0.saturating_sub(self.core.now.0)));
         // Blocked work with nothing in flight waits for maintenance, which wakes; the cap only bounds the wait.
         let retry = can_retry.then_some(Duration::from_millis(100));

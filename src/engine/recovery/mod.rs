@@ -398,14 +398,14 @@ impl<'a, M: Machine + Default, F: Fs> Recovery<'a, M, F> {
     /// are then of no use: they do not add up to any state.
     fn check_caught_up(&mut self) -> Result<(), RecoveryError> {
         let Some(info) = self.checkpoint.filter(|info| self.last_seq < info.until) else { return Ok(()) };
-        let (path, position) = self.first_damage()?;
+        let (path, position, or) = self.first_damage()?;
         Err(RecoveryError::Refused {
             path,
             position,
             seq: self.last_seq.next(),
             verdict: Verdict::Corruption,
             detail: format!(
-                "the log ends at seq {}, and the checkpoint at seq {} holds what groups up to seq {} changed",
+                "the log ends at seq {}, and the checkpoint at seq {} holds what groups up to seq {} changed{or}",
                 self.last_seq, info.seq, info.until
             ),
         })

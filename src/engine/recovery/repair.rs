@@ -69,14 +69,14 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         let cursor = self.cursors.get(cursor_at).map(|open| open.path.clone()).unwrap_or_default();
         match verdict {
             Verdict::Corruption | Verdict::Impossible | Verdict::NotATornWrite => {
-                let (path, position) = self.first_damage()?;
+                let (path, position, or) = self.first_damage()?;
                 return Err(RecoveryError::Refused {
                     path,
                     position,
                     seq: stop,
                     verdict,
                     detail: format!(
-                        "frames vouch for everything up to seq {}, highest seq found behind it: {}",
+                        "frames vouch for everything up to seq {}, highest seq found behind it: {}{or}",
                         found.vouched,
                         found.highest_seq.map_or_else(|| "none".to_owned(), |seq| seq.to_string()),
                     ),
@@ -148,26 +148,38 @@ impl<M: Machine + Default, F: Fs> Recovery<'_, M, F> {
         Ok((at, resume.position))
     }
 
-    /// File and byte of the first thing that is not whole, for a refusal.
-    pub(super) fn first_damage(&mut self) -> Result<(PathBuf, u64), RecoveryError> {
-        if let Some(torn) = self.torn_messages.take() {
-            return Ok(torn);
+    /// File and byte of the first thing that is not whole, for a refusal; and what it may be instead, as words.
+    pub(super) fn first_damage(&mut self) -> Result<(PathBuf, u64, String), RecoveryError> {
+        if let Some((path, position)) = self.torn_messages.take() {
+            return Ok((path, position, String::new()));
         }
         let (at, from) = self.lane_end(FileKind::Cursor)?;
         let Some(open) = self.cursors.get_mut(at) else {
-            return Ok((self.layout.dir(FileKind::Cursor), 0));
+            return Ok((self.layout.dir(FileKind::Cursor), 0, String::new()));
         };
-        // A file that was left for its successor is blank behind its end: then the successor's first frame is the one.
-        let is_left = open.walk(self.fs)?.later_frames(from)?.dirty_end == from;
         let path = open.path.clone();
+        let walk = open.walk(self.fs)?;
+        if let Some((_, resume)) = self.cursor_end {
+            walk.rewind(resume);
+        }
+        // A file that was left for its successor ends in its seal, in nothing, or in a torn seal.
+        let is_left = match walk.next_frame()? {
+            Some(found) => found.header.kind == FrameKind::Seal,
+            None => walk.ends_here()?,
+        };
+        let is_clean =
+            is_left && (walk.resume().position > from || walk.later_frames(from)?.dirty_end == from);
         if let Some(next) = self.cursors.get_mut(at + 1).filter(|_| is_left) {
             let walk = next.walk(self.fs)?;
             let first = walk.beginning().position;
             if walk.later_frames(first)?.dirty_end > first {
-                return Ok((next.path.clone(), first));
+                return Ok(match is_clean {
+                    true => (next.path.clone(), first, String::new()),
+                    false => (path, from, format!(", or at the beginning of {}", next.path.display())),
+                });
             }
         }
-        Ok((path, from))
+        Ok((path, from, String::new()))
     }
 
     /// Copies a stretch to quarantine, durably, then zeroes it. A start needs no free space: where there is none for

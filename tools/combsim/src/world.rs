@@ -17,7 +17,7 @@ use comb::engine::Layout;
 use comb::engine::machine::Machine;
 use comb::engine::recovery::{RecoveryError, recover};
 use comb::io::sim::{Crash, Faults, SimDisk};
-use comb::io::{Clock, ManualClock};
+use comb::io::{Clock, Fs, ManualClock};
 use comb::types::{LogId, PartitionId};
 use tokio::sync::oneshot;
 
@@ -31,6 +31,11 @@ use crate::profile::{self, Options, Profile, Weather};
 
 /// One in so many steps everything on the disk is looked at.
 const AUDIT_ONE_IN: u64 = 30;
+
+/// Steps without any client, after so many microseconds at least, each so long.
+const QUIET_STEPS: u64 = 60;
+const QUIET_US: u64 = 1_000_000_000;
+const QUIET_STEP_US: u64 = 200_000;
 
 /// Steps in which everything must end once faults have stopped.
 const STEPS_TO_END: u32 = 20_000;
@@ -253,6 +258,9 @@ impl World {
                 if self.chance.one_in(4) {
                     self.set_the_wall_clock();
                 }
+                if us > QUIET_US && self.chance.one_in(3) {
+                    self.quiet_spell()?;
+                }
             }
             96..=97 => self.leave(),
             98 if self.chance.one_in(3) => self.end_cleanly()?,
@@ -293,6 +301,37 @@ impl World {
 
     fn set_faults(&self, faults: Faults) {
         self.disk.set_faults(Faults { capacity_bytes: self.capacity_bytes, ..faults });
+    }
+
+    /// Nobody asks anything for a while, so that space comes back; then the process may die.
+    fn quiet_spell(&mut self) -> Result<(), Failure> {
+        self.note(format_args!("a quiet spell"));
+        for _ in 0..self.chance.below(QUIET_STEPS) {
+            if let Some(process) = &mut self.process {
+                process.maintain();
+            }
+            self.step(true)?;
+            self.hands.advance_us(QUIET_STEP_US);
+        }
+        if self.chance.one_in(2) { self.die_and_start("killed in a quiet spell") } else { Ok(()) }
+    }
+
+    /// An index file may be removed by anybody while the daemon is down, and the disk may be full to the last byte.
+    fn lose_an_index(&mut self) -> Result<(), Failure> {
+        let files = self.disk.files();
+        let indexes: Vec<_> =
+            files.iter().filter(|path| path.extension().is_some_and(|e| e == "idx")).collect();
+        if !indexes.is_empty() {
+            let index = self.chance.index(indexes.len());
+            if let Some(path) = indexes.get(index) {
+                self.note(format_args!("{} is removed", path.display()));
+                let removed = self.disk.fs().remove(path);
+                removed.map_err(|error| Failure::new(Invariant::Recovery, error.to_string()))?;
+            }
+        }
+        self.capacity_bytes = self.disk.used_bytes();
+        self.set_faults(Faults::crashes_only());
+        Ok(())
     }
 
     fn set_the_wall_clock(&mut self) {
@@ -412,7 +451,10 @@ impl World {
         }
         // A file that cannot be prepared may hold the end up until it is killed, as `daemon` does after its deadline.
         let excused = self.profile.weather == Weather::Stormy || self.capacity_bytes > 0;
-        check(excused, Invariant::Progress, || "it does not stop".to_owned())?;
+        check(excused, Invariant::Progress, || {
+            let waiting: Vec<_> = self.outstanding.iter().map(|one| (one.id, &one.asked)).collect();
+            format!("it does not stop, and these have no answer: {waiting:?}")
+        })?;
         self.die_and_start("killed because it did not stop")
     }
 
@@ -445,6 +487,9 @@ impl World {
     }
 
     fn start(&mut self, again: bool) -> Result<(), Failure> {
+        if again && self.profile.tight && self.chance.one_in(3) {
+            self.lose_an_index()?;
+        }
         if again && self.profile.resettled && self.chance.one_in(3) {
             let engine = profile::engine(&mut self.chance);
             self.note(format_args!("other settings: {engine:?}"));

@@ -8,7 +8,7 @@ use comb::engine::recovery::marks::{self, Mark};
 use combsim::damage::Hurt;
 
 /// Decisions that one history in some thousands reaches.
-const RARE: [Mark; 2] = [Mark::SegmentUnsealed, Mark::DroppedEnd];
+const RARE: [Mark; 3] = [Mark::SegmentSealed, Mark::SegmentUnsealed, Mark::DroppedEnd];
 
 /// With so many histories all decisions are reached.
 const MANY: u64 = 10_000;
@@ -61,6 +61,7 @@ fn histories_keep_every_rule_and_reach_every_decision() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     let missed: BTreeSet<Mark> = Mark::ALL.into_iter().filter(|mark| !hits.contains_key(mark)).collect();
     let excused: BTreeSet<Mark> = if seeds() < MANY { RARE.into_iter().collect() } else { BTreeSet::new() };
+    println!("{hits:?}");
     assert!(missed.is_subset(&excused), "missed: {missed:?}, reached: {hits:?}");
 }
 

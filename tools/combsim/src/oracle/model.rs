@@ -131,6 +131,8 @@ pub struct Cursor {
     pub low: u64,
     /// It is here at most, but for what is pending; `None`: anywhere.
     pub high: Option<u64>,
+    /// Offsets that were committed at delivery.
+    pub taken: BTreeSet<u64>,
     /// What may move it and has no answer.
     pub pending: Vec<Pending>,
     /// The last claim.
