@@ -207,6 +207,7 @@ fn deltas() -> Vec<(&'static str, Delta<'static>)> {
         name: "billing",
         start: StartPolicy::All,
         conflating: false,
+        retired: false,
         created: CREATED,
     };
     vec![
@@ -282,6 +283,19 @@ fn later_deltas() -> Vec<(&'static str, Delta<'static>)> {
             Delta::PartitionStart { partition: PartitionId(70_000), start: Offset(1_000_100) },
         ),
         ("delta_partition_deleted", Delta::PartitionDeleted(PartitionId(70_000))),
+        ("delta_group_deleted", Delta::GroupDeleted(GroupId(300))),
+        (
+            "delta_group_retired",
+            Delta::Group(GroupDef {
+                group: GroupId(300),
+                queue: QueueId(7),
+                name: "billing",
+                start: StartPolicy::All,
+                conflating: false,
+                retired: true,
+                created: CREATED,
+            }),
+        ),
     ]
 }
 

@@ -245,7 +245,7 @@ fn deltas() {
     assert_eq!(refused(with(&[5, 6, 32, 1, 1, 9, 0, 17])), "attempts", "none, from offset 0");
     // Definitions with flags from elsewhere.
     assert_eq!(refused(with(&[3, 9, 2, 1, 1, 0, 0, 0, 0, 0, 0])), "flags");
-    assert_eq!(refused(with(&[4, 5, 4, 1, 1, 1, 0])), "flags");
+    assert_eq!(refused(with(&[4, 5, 8, 1, 1, 1, 0])), "flags");
     // Options of another version, and a switch that is none.
     assert_eq!(refused(with(&[1, 7, 1, 1, 0, 0, 0, 2, 0])), "version of the options");
     assert_eq!(refused(with(&[1, 7, 1, 1, 0, 0, 0, 1, 16])), "switches");

@@ -55,6 +55,7 @@ fn group(state: &mut State, id: u64, queue: u64) {
             name: &format!("group-{id}"),
             start: StartPolicy::All,
             conflating: false,
+            retired: false,
             created: WallTime(1),
         }),
     );

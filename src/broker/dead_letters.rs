@@ -56,7 +56,7 @@ impl<J: Journal> Core<J> {
     /// Where a letter comes from; nothing once its queue is deleted.
     fn origin(&self, letter: &DeadLetter) -> Option<(&Queue, &Partition, &Group)> {
         let partition = self.state.partitions.get(&letter.partition)?;
-        let group = self.state.groups.get(&letter.group)?;
+        let group = self.state.group_of_letters(letter.group)?;
         Some((self.state.queues.get(&partition.queue)?, partition, group))
     }
 

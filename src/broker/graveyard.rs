@@ -1,7 +1,8 @@
-//! What deleted queues left behind, freed a bounded number at a time.
+//! What deleted queues and groups left behind, freed a bounded number at a time.
 //!
-//! The record of a deletion is one, so the queue goes out of sight in one step: its name, itself and its groups.
-//! Its partitions, cursors and dead letters may be millions; they stay in their tables and go in later steps.
+//! The record of a deletion is one, so a queue goes out of sight in one step: its name, itself and its groups.
+//! Its partitions, cursors and dead letters may be millions; they stay in their tables and go in later steps. So do the
+//! cursors of a group.
 //!
 //! Invariants:
 //! - Whatever is decided about a partition, cursor, lease or dead letter looks for its queue or group first, and does
@@ -11,7 +12,7 @@
 //!
 //! Must not: change what any answer says.
 
-use super::names::IntoValues;
+use super::names::{IntoValues, Names};
 use super::state::State;
 use crate::types::{DeadLetterId, GroupId, PartitionId, WallTime};
 use std::collections::BTreeSet;
@@ -19,19 +20,45 @@ use std::collections::BTreeSet;
 /// Keys of dead letters.
 pub(super) type Letters = BTreeSet<(WallTime, DeadLetterId)>;
 
-/// The remains of one queue.
+/// The remains of one queue or group.
 #[derive(Debug)]
 pub(super) struct Grave {
-    /// Partitions that are not open yet.
-    pub(super) partitions: IntoValues,
-    /// The internal ones of its groups.
-    pub(super) internal: Vec<PartitionId>,
-    /// Its groups, which are gone already.
-    pub(super) groups: Vec<GroupId>,
-    /// Its dead letters.
-    pub(super) letters: Letters,
+    /// Partitions of the queue that are not open yet.
+    partitions: IntoValues,
+    /// Whether they stay: only cursors go.
+    keep: bool,
+    /// Partitions beside those that the queue names.
+    more: Vec<PartitionId>,
+    /// The groups, which are gone already.
+    groups: Vec<GroupId>,
+    /// The dead letters.
+    letters: Letters,
     /// The partition that is being freed, and how many of its cursors are gone.
-    pub(super) open: Option<(PartitionId, usize)>,
+    open: Option<(PartitionId, usize)>,
+}
+
+impl Grave {
+    /// Of a queue: its partitions, the internal ones of its groups, its groups and the keys of its dead letters.
+    pub(super) fn of_queue(
+        partitions: IntoValues,
+        internal: Vec<PartitionId>,
+        groups: Vec<GroupId>,
+        letters: Letters,
+    ) -> Grave {
+        Grave { partitions, keep: false, more: internal, groups, letters, open: None }
+    }
+
+    /// Of a group: the partitions in which it may have cursors.
+    pub(super) fn of_group(partitions: Vec<PartitionId>, group: GroupId) -> Grave {
+        Grave {
+            partitions: Names::new(0).into_values(),
+            keep: true,
+            more: partitions,
+            groups: vec![group],
+            letters: Letters::new(),
+            open: None,
+        }
+    }
 }
 
 impl State {
@@ -61,7 +88,7 @@ impl State {
     /// Frees one thing; `false` if there was none.
     fn free_one(&mut self, grave: &mut Grave) -> bool {
         if grave.open.is_none() {
-            let next = grave.partitions.next().or_else(|| grave.internal.pop());
+            let next = grave.partitions.next().or_else(|| grave.more.pop());
             grave.open = next.map(|id| (id, 0));
         }
         let Some((partition, gone)) = &mut grave.open else {
@@ -77,7 +104,8 @@ impl State {
             self.set_cursor(*partition, *group, None);
             *gone += 1;
         } else {
-            if let Some(known) = self.partitions.swap_remove(partition) {
+            let known = if grave.keep { None } else { self.partitions.swap_remove(partition) };
+            if let Some(known) = known {
                 for span in known.spans.iter() {
                     let messages = span.end().0.saturating_sub(span.base.max(known.start).0);
                     self.index.died(span.segment(), messages);

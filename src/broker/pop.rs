@@ -289,6 +289,7 @@ impl<J: Journal> Core<J> {
             name: &pop.group,
             start,
             conflating: false,
+            retired: false,
             created,
         }));
         self.look_at_group(queue, group);

@@ -291,6 +291,7 @@ impl<J: Journal> Core<J> {
                     }
                 }
                 Touched::Delays(queue) => self.look_at_pairs(queue),
+                Touched::Group(queue, group) => self.look_at_group(queue, group),
                 Touched::GroupGone(group) => self.ready.drop_group(group),
             }
         }

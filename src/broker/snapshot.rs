@@ -19,7 +19,9 @@
 //!   empty by the time its deletion is replayed, beside a successor of its name. The name goes to whatever was applied
 //!   last, and the successor's creation, which comes behind the deletion, gives it the name again.
 //! - **Group**. Created in the window: replaced. It has no state besides its definition and its dead-letter partition,
-//!   whose creation comes behind and links it again.
+//!   whose creation comes behind and links it again. Changed in the window: replay sets older policies on newer ones,
+//!   and the newest last. Deleted: it may be there still until its deletion is replayed, and a record that says it is
+//!   retired is final. Its name goes as a queue's does.
 //! - **Cursor**. Absolute: an older one replaces a newer one and may move it back; the newest comes last. The table of
 //!   leases follows each step. Of a partition or group that is unknown: passed over, as above. One lease on several
 //!   partitions may be there on some of them only, until replay comes to the claim or to the release.
@@ -37,7 +39,7 @@
 use std::ops::Bound;
 
 use super::cursors::CursorKey;
-use super::state::State;
+use super::state::{Group, State};
 use crate::engine::machine::SnapshotCursor;
 use crate::format::delta::{
     Cause, CursorDelta, CursorState, DeadLetterDef, Delta, GroupDef, PartitionDef, QueueDef,
@@ -48,11 +50,13 @@ use crate::types::GroupId;
 const NEXT_IDS: u8 = 0;
 const QUEUES: u8 = 1;
 const GROUPS: u8 = 2;
-const PARTITIONS: u8 = 3;
+/// A group that moves into this table meanwhile changes by that, so replay brings it.
+const RETIRED: u8 = 3;
+const PARTITIONS: u8 = 4;
 /// A cursor that moves from one of these tables to the other meanwhile changes by that, so replay brings it.
-const IDLE_CURSORS: u8 = 4;
-const FULL_CURSORS: u8 = 5;
-const DEAD_LETTERS: u8 = 6;
+const IDLE_CURSORS: u8 = 5;
+const FULL_CURSORS: u8 = 6;
+const DEAD_LETTERS: u8 = 7;
 
 type Each<'a> = &'a mut dyn FnMut(&Delta<'_>);
 
@@ -75,7 +79,12 @@ pub(super) fn slice(state: &State, cursor: &mut SnapshotCursor, budget: usize, e
                 true
             }
             QUEUES => down(&mut cursor.below, state.queues.len(), &mut left, |at| queue(state, at, each)),
-            GROUPS => down(&mut cursor.below, state.groups.len(), &mut left, |at| group(state, at, each)),
+            GROUPS => down(&mut cursor.below, state.groups.len(), &mut left, |at| {
+                group(state.groups.get_index(at), false, each);
+            }),
+            RETIRED => down(&mut cursor.below, state.retired.len(), &mut left, |at| {
+                group(state.retired.get_index(at), true, each);
+            }),
             PARTITIONS => {
                 down(&mut cursor.below, state.partitions.len(), &mut left, |at| partition(state, at, each))
             }
@@ -121,14 +130,15 @@ fn queue(state: &State, at: usize, each: Each<'_>) {
     }));
 }
 
-fn group(state: &State, at: usize, each: Each<'_>) {
-    let Some((_, group)) = state.groups.get_index(at) else { return };
+fn group(at: Option<(&GroupId, &Group)>, retired: bool, each: Each<'_>) {
+    let Some((_, group)) = at else { return };
     each(&Delta::Group(GroupDef {
         group: group.id,
         queue: group.queue,
         name: &group.name,
         start: group.start,
-        conflating: false,
+        conflating: group.conflating,
+        retired,
         created: group.created,
     }));
 }

@@ -98,12 +98,17 @@ impl Bench {
     }
 
     fn group(&mut self, id: u64, queue: u64, name: &str) {
+        self.group_with(id, queue, name, StartPolicy::All, false);
+    }
+
+    fn group_with(&mut self, id: u64, queue: u64, name: &str, start: StartPolicy, retired: bool) {
         self.delta(&Delta::Group(GroupDef {
             group: GroupId(id),
             queue: QueueId(queue),
             name,
-            start: StartPolicy::All,
+            start,
             conflating: false,
+            retired,
             created: WallTime(1),
         }));
     }
@@ -230,8 +235,8 @@ fn picture(state: &State) -> Vec<String> {
         lines.extend(queue.groups.iter().map(|link| format!("{} {link:?}", queue.id)));
         lines.push(format!("{} {:?}", queue.id, queue.letters));
     }
-    for group in state.groups.values() {
-        lines.push(format!("{} {:?}", group.id, group.dead_letter_partition));
+    for group in state.groups.values().chain(state.retired.values()) {
+        lines.push(format!("{} {:?} {}", group.id, group.dead_letter_partition, group.letters));
     }
     for (lease, holders) in &state.leases {
         let mut holders = holders.to_vec();
@@ -485,6 +490,35 @@ fn a_deleted_queue_is_gone_at_once_and_freed_step_by_step() {
     assert!(!state.has_remains());
 }
 
+#[test]
+fn a_group_that_is_changed_or_deleted_meanwhile() {
+    for before in 0..8 {
+        let mut bench = bench();
+        bench.partition(2, 1, "", Some(GroupId(1)));
+        let copy = bench.push(2, 1);
+        bench.dead_letter(1, 1, 1, (2, copy));
+        bench.group(2, 1, "h");
+        bench.cursor(1, 2, 2, Some(9));
+        bench.close();
+        bench.slice(before);
+        bench.group_with(2, 1, "h", StartPolicy::From(WallTime(3)), false);
+        bench.close();
+        bench.delta(&Delta::GroupDeleted(GroupId(2)));
+        bench.group_with(1, 1, "g", StartPolicy::All, true); // it has a dead letter
+        bench.close();
+        bench.group(3, 1, "g");
+        bench.cursor(1, 3, 0, Some(10));
+        bench.close();
+        let rebuilt = bench.check();
+        assert_eq!(rebuilt.queues[&QueueId(1)].groups.get("g"), Some(&GroupId(3)));
+        assert_eq!((rebuilt.groups.len(), rebuilt.retired.len(), rebuilt.cursors.len()), (1, 1, 1));
+        assert_eq!(rebuilt.dead_letters.len(), 1);
+        let state = &mut bench.live;
+        let refused = state.apply(&Delta::GroupDeleted(GroupId(1)));
+        assert!(refused.is_err(), "a group with dead letters is not forgotten");
+    }
+}
+
 /// Something that happens, by numbers that are bent to what exists.
 #[derive(Clone, Copy, Debug)]
 struct Act {
@@ -495,7 +529,7 @@ struct Act {
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let act = (0..20_u8, any::<usize>(), any::<usize>(), any::<u64>());
+    let act = (0..23_u8, any::<usize>(), any::<usize>(), any::<u64>());
     proptest::collection::vec(
         act.prop_map(|(kind, pick, other, number)| Act { kind, pick, other, number }),
         1..250,
@@ -560,8 +594,35 @@ impl Bench {
                 }
             }
             16 | 17 => self.close(),
+            18..=20 => self.act_on_group(queue, other, number),
             _ => self.slice(usize::try_from(number % 4).unwrap()),
         }
+    }
+
+    /// Changes a group, deletes it, or removes the last trace of a deleted one.
+    fn act_on_group(&mut self, queue: Option<u64>, other: usize, number: u64) {
+        if number.is_multiple_of(5) {
+            let done = self.live.retired.values().filter(|group| group.letters == 0);
+            if let Some(id) = done.map(|group| group.id).min() {
+                self.delta(&Delta::GroupDeleted(id));
+            }
+            return;
+        }
+        let Some(queue) = queue else { return };
+        let mut groups: Vec<GroupId> = self.live.queues[&QueueId(queue)].groups.values().copied().collect();
+        groups.sort_unstable();
+        if groups.is_empty() {
+            return;
+        }
+        let known = &self.live.groups[&groups[other % groups.len()]];
+        let (id, letters, name) = (known.id, known.letters, known.name.clone());
+        match number % 5 {
+            1 | 2 => self.group_with(id.0, queue, &name, StartPolicy::From(WallTime(number % 7)), false),
+            _ if letters > 0 => self.group_with(id.0, queue, &name, StartPolicy::All, true),
+            _ => self.delta(&Delta::GroupDeleted(id)),
+        }
+        self.live.touched.clear();
+        self.live.free_some(usize::try_from(number % 3).unwrap());
     }
 
     fn act_on_cursor(&mut self, partition: Option<(u64, QueueId, u64, bool)>, other: usize, number: u64) {

@@ -7,7 +7,7 @@
 //!
 //! Must not: decide anything.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -99,10 +99,29 @@ pub struct Group {
     pub name: Arc<str>,
     /// Where it begins in a partition that it has not met.
     pub start: StartPolicy,
+    /// Whether a pop gets the newest message of a partition only.
+    pub conflating: bool,
     /// When it was registered.
     pub created: WallTime,
     /// The internal partition of its dead-letter copies, once there is one.
     pub dead_letter_partition: Option<PartitionId>,
+    /// Its dead letters.
+    pub letters: u32,
+}
+
+impl Group {
+    fn new(def: &GroupDef<'_>) -> Group {
+        Group {
+            id: def.group,
+            queue: def.queue,
+            name: def.name.into(),
+            start: def.start,
+            conflating: def.conflating,
+            created: def.created,
+            dead_letter_partition: None,
+            letters: 0,
+        }
+    }
 }
 
 /// A dead letter.
@@ -141,6 +160,8 @@ pub enum Touched {
     Queue(QueueId),
     /// Messages of a queue become visible earlier or later than before.
     Delays(QueueId),
+    /// A group begins elsewhere in partitions that it has not met.
+    Group(QueueId, GroupId),
     /// A group is gone.
     GroupGone(GroupId),
 }
@@ -156,6 +177,8 @@ pub struct State {
     pub partitions: Table<PartitionId, Partition>,
     /// Groups.
     pub groups: Table<GroupId, Group>,
+    /// Groups that were deleted and still have dead letters. They have no cursors, and their names may be others'.
+    pub retired: Table<GroupId, Group>,
     /// Cursors; for a while also those of deleted queues, whose groups are in no table any more.
     pub cursors: Cursors,
     /// Which cursors carry a lease, live or expired.
@@ -170,8 +193,8 @@ pub struct State {
     pub dead_letters: BTreeMap<(WallTime, DeadLetterId), DeadLetter>,
     /// Partitions that dead letters came from, and how many: they are not deleted while there are any.
     pub letters_from: HashMap<PartitionId, u32>,
-    /// Where the copies of dead letters are: partition and offset.
-    pub copies: BTreeSet<(PartitionId, Offset)>,
+    /// Where the copies of dead letters are, by partition and offset, and whose they are.
+    pub copies: BTreeMap<(PartitionId, Offset), (WallTime, DeadLetterId)>,
     /// Time of failure by id.
     pub dead_letter_times: HashMap<DeadLetterId, WallTime>,
     /// Next queue id.
@@ -199,6 +222,7 @@ impl Default for State {
             queue_names: HashMap::new(),
             partitions: Table::default(),
             groups: Table::default(),
+            retired: Table::default(),
             cursors: Cursors::default(),
             leases: HashMap::new(),
             index: Index::default(),
@@ -206,7 +230,7 @@ impl Default for State {
             dropped: BTreeMap::new(),
             dead_letters: BTreeMap::new(),
             letters_from: HashMap::new(),
-            copies: BTreeSet::new(),
+            copies: BTreeMap::new(),
             dead_letter_times: HashMap::new(),
             // Ids start at 1: a client that takes 0 for nothing must never meet one.
             next_queue: QueueId(1),
@@ -360,9 +384,15 @@ impl State {
             internal.extend(self.groups.swap_remove(group).and_then(|known| known.dead_letter_partition));
             self.touched.push(Touched::GroupGone(*group));
         }
+        self.retired.retain(|_, group| {
+            let stays = group.queue != id;
+            if !stays {
+                internal.extend(group.dead_letter_partition);
+            }
+            stays
+        });
         self.touched.push(Touched::Queue(id));
-        let (partitions, letters) = (queue.partitions.into_values(), queue.letters);
-        self.graveyard.push(Grave { partitions, internal, groups, letters, open: None });
+        self.graveyard.push(Grave::of_queue(queue.partitions.into_values(), internal, groups, queue.letters));
     }
 
     fn apply_partition(&mut self, def: &PartitionDef<'_>) -> Result<(), Impossible> {
@@ -379,7 +409,7 @@ impl State {
             return Err(impossible(format!("partition {} of unknown queue {}", def.partition, def.queue)));
         };
         if let Some(group) = def.dead_letters_of {
-            let Some(group) = self.groups.get_mut(&group) else {
+            let Some(group) = self.groups.get_mut(&group).or_else(|| self.retired.get_mut(&group)) else {
                 if self.catching_up {
                     return Ok(());
                 }
@@ -479,24 +509,76 @@ impl State {
             }
             return Err(impossible(format!("group {} of unknown queue {}", def.group, def.queue)));
         };
+        if self.retired.contains_key(&def.group) {
+            if def.retired || self.catching_up {
+                return Ok(()); // what was deleted stays so
+            }
+            return Err(impossible(format!("group {} was deleted", def.group)));
+        }
+        if def.retired {
+            let group = self.take_group(def.group).unwrap_or_else(|| Group::new(def));
+            self.retired.insert(def.group, group);
+            return Ok(());
+        }
         let name: Arc<str> = def.name.into();
         if let Some(other) = queue.groups.insert(Arc::clone(&name), def.group)
-            && !(self.catching_up && other == def.group)
+            && other != def.group
+            && !self.catching_up
         {
             return Err(impossible(format!("group {} takes the name of {other}", def.group)));
         }
-        self.groups.insert(
-            def.group,
-            Group {
-                id: def.group,
-                queue: def.queue,
-                name,
-                start: def.start,
-                created: def.created,
-                dead_letter_partition: None,
-            },
-        );
+        match self.groups.get_mut(&def.group) {
+            None => {
+                self.groups.insert(def.group, Group::new(def));
+            }
+            Some(group) => {
+                if group.start != def.start {
+                    group.start = def.start;
+                    self.seeds.retain(|(_, known), _| *known != def.group);
+                    self.touched.push(Touched::Group(def.queue, def.group));
+                }
+                group.conflating = def.conflating;
+            }
+        }
         Ok(())
+    }
+
+    /// A group is gone that has no dead letters.
+    fn apply_group_deleted(&mut self, id: GroupId) -> Result<(), Impossible> {
+        let Some(group) = self.retired.swap_remove(&id).or_else(|| self.take_group(id)) else {
+            return Ok(());
+        };
+        if group.letters > 0 && !self.catching_up {
+            return Err(impossible(format!("group {id} is deleted, and it has dead letters")));
+        }
+        if let Some(internal) = group.dead_letter_partition {
+            self.partitions.swap_remove(&internal);
+        }
+        Ok(())
+    }
+
+    /// Takes a group out of sight. Its cursors go a bounded number at a time.
+    fn take_group(&mut self, id: GroupId) -> Option<Group> {
+        let group = self.groups.swap_remove(&id)?;
+        if let Some(queue) = self.queues.get_mut(&group.queue) {
+            if queue.groups.get(&group.name) == Some(&id) {
+                queue.groups.remove(&group.name);
+            }
+            let partitions: Vec<PartitionId> = queue.partitions.values().collect();
+            self.graveyard.push(Grave::of_group(partitions, id));
+        }
+        self.touched.push(Touched::GroupGone(id));
+        Some(group)
+    }
+
+    /// The group that dead letters name: it may be deleted.
+    #[must_use]
+    pub fn group_of_letters(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(&id).or_else(|| self.retired.get(&id))
+    }
+
+    fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.groups.get_mut(&id).or_else(|| self.retired.get_mut(&id))
     }
 
     pub(super) fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
@@ -569,7 +651,7 @@ impl State {
         let queue = self
             .partitions
             .get(&def.partition)
-            .filter(|_| self.groups.contains_key(&def.group))
+            .filter(|_| self.group_of_letters(def.group).is_some())
             .and_then(|partition| self.queues.get_mut(&partition.queue));
         let Some(queue) = queue else {
             if self.catching_up {
@@ -593,11 +675,14 @@ impl State {
             created: def.created,
             failed: def.failed,
         };
-        self.copies.insert((def.copy_partition, def.copy_offset));
+        self.copies.insert((def.copy_partition, def.copy_offset), (def.failed, def.id));
         let known = self.dead_letters.insert((def.failed, def.id), letter);
         self.dead_letter_times.insert(def.id, def.failed);
         if known.is_none() {
             *self.letters_from.entry(def.partition).or_default() += 1;
+            if let Some(group) = self.group_mut(def.group) {
+                group.letters += 1;
+            }
         }
         Ok(())
     }
@@ -616,6 +701,9 @@ impl State {
         let Some(letter) = self.dead_letters.remove(&(time, id)) else { return };
         self.bury_copy(letter.copy_partition, letter.copy_offset);
         self.letter_gone(letter.partition);
+        if let Some(group) = self.group_mut(letter.group) {
+            group.letters -= 1;
+        }
         let partition = self.partitions.get(&letter.partition);
         if let Some(queue) = partition.and_then(|partition| self.queues.get_mut(&partition.queue)) {
             queue.letters.remove(&(time, id));
@@ -639,6 +727,7 @@ impl Machine for State {
             Delta::QueueDeleted(id) => self.apply_queue_deleted(*id),
             Delta::Partition(def) => self.apply_partition(def)?,
             Delta::Group(def) => self.apply_group(def)?,
+            Delta::GroupDeleted(id) => self.apply_group_deleted(*id)?,
             Delta::Cursor(delta) => self.apply_cursor(delta)?,
             Delta::DeadLetter(def) => self.apply_dead_letter(def)?,
             Delta::DeadLetterRemoved(id) => self.remove_dead_letter(*id),
@@ -718,7 +807,7 @@ impl Machine for State {
 
     fn verify(&self) -> Result<(), Impossible> {
         // Of internal partitions only the copies of dead letters count.
-        for (partition, offset) in &self.copies {
+        for (partition, offset) in self.copies.keys() {
             let known = self.partitions.get(partition);
             if known.is_some_and(|known| known.spans.holding(*offset).is_none()) {
                 return Err(impossible(format!(

@@ -68,8 +68,10 @@ pub struct GroupDef<'a> {
     pub name: &'a str,
     /// Where it begins.
     pub start: StartPolicy,
-    /// Last-value delivery. Reserved, false.
+    /// Last-value delivery.
     pub conflating: bool,
+    /// It was deleted and nobody pops with it any more; it is known for as long as it has dead letters.
+    pub retired: bool,
     /// When it was registered.
     pub created: WallTime,
 }
@@ -205,6 +207,8 @@ pub enum Delta<'a> {
     },
     /// A partition is gone with its cursors. A later one of its name is another.
     PartitionDeleted(PartitionId),
+    /// A group is gone with its cursors; it has no dead letters. A later one of its name is another.
+    GroupDeleted(GroupId),
 }
 
 /// Kinds of records.
@@ -220,10 +224,14 @@ mod kind {
     pub(super) const PARTITION_START: u8 = 36;
     pub(super) const SEGMENTS_DROPPED: u8 = 37;
     pub(super) const PARTITION_DELETED: u8 = 39;
+    pub(super) const GROUP_DELETED: u8 = 40;
 
     /// Whether a record of this kind is understood.
     pub(super) fn is_known(kind: u8) -> bool {
-        matches!(kind, QUEUE..=NEXT_IDS | PARTITION_START | SEGMENTS_DROPPED | PARTITION_DELETED)
+        matches!(
+            kind,
+            QUEUE..=NEXT_IDS | PARTITION_START | SEGMENTS_DROPPED | PARTITION_DELETED | GROUP_DELETED
+        )
     }
 }
 
@@ -284,6 +292,7 @@ impl<'a> Delta<'a> {
             Delta::SegmentsDropped { .. } => kind::SEGMENTS_DROPPED,
             Delta::PartitionStart { .. } => kind::PARTITION_START,
             Delta::PartitionDeleted(_) => kind::PARTITION_DELETED,
+            Delta::GroupDeleted(_) => kind::GROUP_DELETED,
         }
     }
 
@@ -336,8 +345,9 @@ impl<'a> Delta<'a> {
                     StartPolicy::All => None,
                     StartPolicy::From(time) => Some(time),
                 };
-                let flags =
-                    u8::from(from.is_some()) * GROUP_FROM + u8::from(def.conflating) * GROUP_CONFLATING;
+                let flags = u8::from(from.is_some()) * GROUP_FROM
+                    + u8::from(def.conflating) * GROUP_CONFLATING
+                    + u8::from(def.retired) * GROUP_RETIRED;
                 out.push(flags);
                 put_varint(out, def.group.0);
                 put_varint(out, def.queue.0);
@@ -375,6 +385,7 @@ impl<'a> Delta<'a> {
                 put_varint(out, start.0);
             }
             Delta::PartitionDeleted(partition) => put_varint(out, partition.0),
+            Delta::GroupDeleted(group) => put_varint(out, group.0),
         }
     }
 
@@ -436,6 +447,12 @@ impl<'a> Delta<'a> {
                 reader.end()?;
                 Delta::PartitionDeleted(partition)
             }
+            kind::GROUP_DELETED => {
+                let mut reader = Reader::new("group deletion", body);
+                let group = GroupId(reader.varint()?);
+                reader.end()?;
+                Delta::GroupDeleted(group)
+            }
             other => return Err(unknown_kind(other)),
         };
         *bytes = reader.rest();
@@ -463,6 +480,8 @@ fn unknown_kind(kind: u8) -> DecodeError {
 const GROUP_FROM: u8 = 1;
 /// Last-value delivery.
 const GROUP_CONFLATING: u8 = 2;
+/// Deleted, and known because of its dead letters only.
+const GROUP_RETIRED: u8 = 4;
 
 /// The low four bits of a cursor record's first byte are its cause.
 const CURSOR_CAUSE: u8 = 0b0000_1111;
@@ -579,7 +598,7 @@ fn decode_partition(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
 fn decode_group(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
     let mut reader = Reader::new("group definition", body);
     let flags = reader.u8()?;
-    if flags > GROUP_FROM | GROUP_CONFLATING {
+    if flags > GROUP_FROM | GROUP_CONFLATING | GROUP_RETIRED {
         return Err(reader.field("flags", u64::from(flags)));
     }
     let def = GroupDef {
@@ -592,6 +611,7 @@ fn decode_group(body: &[u8]) -> Result<Delta<'_>, DecodeError> {
             StartPolicy::From(WallTime(reader.varint()?))
         },
         conflating: flags & GROUP_CONFLATING != 0,
+        retired: flags & GROUP_RETIRED != 0,
         name: reader.varint_text("name")?,
     };
     reader.end()?;

@@ -235,6 +235,7 @@ impl Parts {
                 name: &self.texts[0],
                 start: if self.flag.0 { StartPolicy::All } else { StartPolicy::From(WallTime(n[2])) },
                 conflating: self.flag.1,
+                retired: self.flag.0,
                 created: WallTime(n[3]),
             }),
             4 => Delta::DeadLetter(DeadLetterDef {
@@ -253,6 +254,7 @@ impl Parts {
             6 => Delta::NextIds { queue: QueueId(n[0]), partition: PartitionId(n[1]), group: GroupId(n[2]) },
             7 => Delta::PartitionStart { partition: PartitionId(n[0]), start: Offset(n[1]) },
             8 => Delta::PartitionDeleted(PartitionId(n[0])),
+            9 => Delta::GroupDeleted(GroupId(n[0])),
             _ => Delta::Cursor(self.cursor),
         }
     }
@@ -260,7 +262,7 @@ impl Parts {
 
 prop_compose! {
     pub(crate) fn parts()(
-        kind in 0_u8..11, n in vec(number(), 8), small in small(), id in any::<u128>(), flag in any::<(bool, bool)>(),
+        kind in 0_u8..12, n in vec(number(), 8), small in small(), id in any::<u128>(), flag in any::<(bool, bool)>(),
         texts in [text(), text(), text()], options in options(), cursor in cursor(),
     ) -> Parts {
         Parts { kind, n, small, id, flag, texts, options, cursor }

@@ -203,6 +203,7 @@ impl Bench {
             name: group,
             start: StartPolicy::All,
             conflating: false,
+            retired: false,
             created,
         }));
         id
