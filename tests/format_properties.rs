@@ -509,7 +509,7 @@ fn reserved_and_unknown_kinds_are_errors_by_name() {
         let expected = DecodeError::Field { what: "delta", field: name, got: u64::from(kind) };
         assert_eq!(Delta::decode(&mut rest), Err(expected));
     }
-    for kind in [0, 9, 31, 40, 200, 255] {
+    for kind in [0, 9, 31, 41, 200, 255] {
         let mut rest = &[kind, 0][..];
         let expected = DecodeError::Field { what: "delta", field: "kind", got: u64::from(kind) };
         assert_eq!(Delta::decode(&mut rest), Err(expected));
