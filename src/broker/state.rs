@@ -7,6 +7,8 @@
 //!
 //! Must not: decide anything.
 
+mod groups;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -89,7 +91,7 @@ pub struct Partition {
 }
 
 /// A consumer group of a queue.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Group {
     /// Identity.
     pub id: GroupId,
@@ -493,92 +495,6 @@ impl State {
         let queue = self.partitions.get(&partition).and_then(|partition| self.queues.get(&partition.queue));
         let groups = queue.into_iter().flat_map(|queue| queue.groups.values());
         self.touched.extend(groups.map(|group| Touched::Cursor(partition, *group)));
-    }
-
-    fn apply_group(&mut self, def: &GroupDef<'_>) -> Result<(), Impossible> {
-        self.note_stamp(def.created);
-        if let StartPolicy::From(time) = def.start
-            && time <= def.created
-        {
-            self.note_stamp(time);
-        }
-        self.next_group = self.next_group.max(GroupId(def.group.0 + 1));
-        let Some(queue) = self.queues.get_mut(&def.queue) else {
-            if self.catching_up {
-                return Ok(());
-            }
-            return Err(impossible(format!("group {} of unknown queue {}", def.group, def.queue)));
-        };
-        if self.retired.contains_key(&def.group) {
-            if def.retired || self.catching_up {
-                return Ok(()); // what was deleted stays so
-            }
-            return Err(impossible(format!("group {} was deleted", def.group)));
-        }
-        if def.retired {
-            let group = self.take_group(def.group).unwrap_or_else(|| Group::new(def));
-            self.retired.insert(def.group, group);
-            return Ok(());
-        }
-        let name: Arc<str> = def.name.into();
-        if let Some(other) = queue.groups.insert(Arc::clone(&name), def.group)
-            && other != def.group
-            && !self.catching_up
-        {
-            return Err(impossible(format!("group {} takes the name of {other}", def.group)));
-        }
-        match self.groups.get_mut(&def.group) {
-            None => {
-                self.groups.insert(def.group, Group::new(def));
-            }
-            Some(group) => {
-                if group.start != def.start {
-                    group.start = def.start;
-                    self.seeds.retain(|(_, known), _| *known != def.group);
-                    self.touched.push(Touched::Group(def.queue, def.group));
-                }
-                group.conflating = def.conflating;
-            }
-        }
-        Ok(())
-    }
-
-    /// A group is gone that has no dead letters.
-    fn apply_group_deleted(&mut self, id: GroupId) -> Result<(), Impossible> {
-        let Some(group) = self.retired.swap_remove(&id).or_else(|| self.take_group(id)) else {
-            return Ok(());
-        };
-        if group.letters > 0 && !self.catching_up {
-            return Err(impossible(format!("group {id} is deleted, and it has dead letters")));
-        }
-        if let Some(internal) = group.dead_letter_partition {
-            self.partitions.swap_remove(&internal);
-        }
-        Ok(())
-    }
-
-    /// Takes a group out of sight. Its cursors go a bounded number at a time.
-    fn take_group(&mut self, id: GroupId) -> Option<Group> {
-        let group = self.groups.swap_remove(&id)?;
-        if let Some(queue) = self.queues.get_mut(&group.queue) {
-            if queue.groups.get(&group.name) == Some(&id) {
-                queue.groups.remove(&group.name);
-            }
-            let partitions: Vec<PartitionId> = queue.partitions.values().collect();
-            self.graveyard.push(Grave::of_group(partitions, id));
-        }
-        self.touched.push(Touched::GroupGone(id));
-        Some(group)
-    }
-
-    /// The group that dead letters name: it may be deleted.
-    #[must_use]
-    pub fn group_of_letters(&self, id: GroupId) -> Option<&Group> {
-        self.groups.get(&id).or_else(|| self.retired.get(&id))
-    }
-
-    fn group_mut(&mut self, id: GroupId) -> Option<&mut Group> {
-        self.groups.get_mut(&id).or_else(|| self.retired.get_mut(&id))
     }
 
     pub(super) fn set_cursor(&mut self, partition: PartitionId, group: GroupId, state: Option<CursorState>) {
