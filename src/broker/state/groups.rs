@@ -31,7 +31,9 @@ impl State {
             return Err(impossible(format!("group {} was deleted", def.group)));
         }
         if def.retired {
-            let group = self.take_group(def.group).unwrap_or_else(|| Group::new(def));
+            let mut group = self.take_group(def.group).unwrap_or_else(|| Group::new(def));
+            // The record is absolute: who meets the group in it only must come to the same.
+            (group.start, group.conflating) = (def.start, def.conflating);
             self.retired.insert(def.group, group);
             return Ok(());
         }
