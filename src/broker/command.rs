@@ -11,6 +11,7 @@ use bytes::Bytes;
 use smol_str::SmolStr;
 use thiserror::Error;
 
+use super::survey::{Survey, SurveyQuery};
 use crate::format::run::RunHeader;
 use crate::io::ReadAt;
 use crate::types::{
@@ -490,6 +491,56 @@ pub struct DeadLetterPage {
     pub total: u64,
 }
 
+/// Where a group is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// Behind the last message.
+    End,
+    /// Before the first message stored at or after this.
+    Time(WallTime),
+}
+
+/// What an operator does to a consumer group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupChange {
+    /// It begins at this time in partitions that it has not met, in every queue.
+    Subscribe {
+        /// The group.
+        group: String,
+        /// The time.
+        start: WallTime,
+    },
+    /// Its cursors go.
+    Delete {
+        /// The group.
+        group: String,
+        /// In this queue; in all of them if none is named.
+        queue: Option<String>,
+        /// Its registration goes, too.
+        forget: bool,
+    },
+    /// Its cursors are moved; it is registered where it is not yet.
+    Seek {
+        /// The group.
+        group: String,
+        /// The queue.
+        queue: String,
+        /// The partition; all of the queue if none is named.
+        partition: Option<String>,
+        /// Where to.
+        to: SeekTo,
+    },
+}
+
+/// Answer to a change of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupReply {
+    /// Whether the queue that was named is there; `false` when none was.
+    pub queue_known: bool,
+    /// Registrations changed, or cursors moved or removed.
+    pub changed: u32,
+}
+
 /// Everything the broker executes.
 #[derive(Debug)]
 pub enum Command {
@@ -518,6 +569,10 @@ pub enum Command {
     DeleteQueue(String),
     /// List dead letters. Answer: `Reply::DeadLetters`.
     DeadLetters(DeadLetterQuery),
+    /// Change a consumer group. Answer: `Reply::Group`.
+    Group(GroupChange),
+    /// Count what there is. Answer: `Reply::Survey`.
+    Survey(SurveyQuery),
 }
 
 /// Answers, in the order of `Command`.
@@ -539,6 +594,10 @@ pub enum Reply {
     DeleteQueue(bool),
     /// The page.
     DeadLetters(DeadLetterPage),
+    /// What was changed.
+    Group(GroupReply),
+    /// What was counted.
+    Survey(Box<Survey>),
     /// It was not executed, or its outcome is unknown.
     Failed(BrokerError),
 }

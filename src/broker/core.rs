@@ -44,6 +44,8 @@ pub struct CoreSettings {
 pub enum Block {
     /// Room in the next group.
     Room,
+    /// Nothing: it did a bounded part of its work and lets others go first.
+    Yield,
     /// What the index files say; the answers go to `Core::answer_lookup`.
     Index(Vec<Lookup>),
     /// The bytes of the run that holds this message; they are to be found in `Core::loaded` afterwards.
@@ -77,6 +79,10 @@ pub enum Work {
     Ack(super::ack::AckWork),
     /// A transaction.
     Transaction(super::transaction::TransactionWork),
+    /// A change of a consumer group.
+    Group(super::groups::GroupWork),
+    /// A count of what there is.
+    Survey(Box<super::survey::SurveyWork>),
     /// Anything that is done in one step.
     Plain(Command),
 }
@@ -91,6 +97,8 @@ impl Work {
             Command::Transaction(transaction) => {
                 Work::Transaction(super::transaction::TransactionWork::new(transaction))
             }
+            Command::Group(change) => Work::Group(super::groups::GroupWork::new(change)),
+            Command::Survey(query) => Work::Survey(Box::new(super::survey::SurveyWork::new(query))),
             other => Work::Plain(other),
         }
     }
@@ -166,6 +174,8 @@ impl<J: Journal> Core<J> {
             Work::Push(work) => self.push(work),
             Work::Ack(work) => self.ack(work),
             Work::Transaction(work) => self.transaction(work),
+            Work::Group(work) => self.change_groups(work),
+            Work::Survey(work) => self.survey(work),
             Work::Plain(command) => match command {
                 Command::Pop(pop) => self.pop(caller, pop),
                 Command::Gone(ticket) => {
@@ -177,7 +187,11 @@ impl<J: Journal> Core<J> {
                 Command::Configure(configure) => self.configure(configure),
                 Command::DeleteQueue(name) => self.delete_queue(name),
                 Command::DeadLetters(query) => self.dead_letters(query),
-                Command::Push(_) | Command::Ack(_) | Command::Transaction(_) => {
+                Command::Push(_)
+                | Command::Ack(_)
+                | Command::Transaction(_)
+                | Command::Group(_)
+                | Command::Survey(_) => {
                     unreachable!("Work::new gives these kinds of their own")
                 }
             },

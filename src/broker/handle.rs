@@ -10,10 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::command::{
     AckCall, AckVerdict, BrokerError, Command, Configure, ConfigureReply, DeadLetterPage, DeadLetterQuery,
-    ExtendReply, Pop, PopReply, PopTicket, Presence, PushGroup, PushVerdict, Reference, Reply, Transaction,
-    TransactionReply,
+    ExtendReply, GroupChange, GroupReply, Pop, PopReply, PopTicket, Presence, PushGroup, PushVerdict,
+    Reference, Reply, Transaction, TransactionReply,
 };
 use super::status::{Phase, Status};
+use super::survey::{Survey, SurveyQuery};
 use crate::io::{IdSource, Waker};
 use crate::types::{LeaseId, LogId};
 
@@ -230,6 +231,28 @@ impl Handle {
     pub async fn delete_queue(&self, queue: String) -> Result<bool, BrokerError> {
         match self.call(Command::DeleteQueue(queue)).await? {
             Reply::DeleteQueue(existed) => Ok(existed),
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    /// Changes a consumer group.
+    ///
+    /// # Errors
+    /// As `ack`; some of it may be done.
+    pub async fn change_group(&self, change: GroupChange) -> Result<GroupReply, BrokerError> {
+        match self.call(Command::Group(change)).await? {
+            Reply::Group(reply) => Ok(reply),
+            other => Err(mismatch(&other)),
+        }
+    }
+
+    /// Counts what there is.
+    ///
+    /// # Errors
+    /// An index cannot be read, or as `ack`.
+    pub async fn survey(&self, query: SurveyQuery) -> Result<Survey, BrokerError> {
+        match self.call(Command::Survey(query)).await? {
+            Reply::Survey(survey) => Ok(*survey),
             other => Err(mismatch(&other)),
         }
     }

@@ -14,6 +14,7 @@ pub mod core;
 pub mod cursors;
 mod dead_letters;
 mod graveyard;
+mod groups;
 pub mod handle;
 pub mod journal;
 mod lease;
@@ -32,6 +33,7 @@ pub mod start;
 pub mod state;
 pub mod status;
 pub mod storage;
+pub mod survey;
 pub mod transaction;
 
 #[cfg(test)]

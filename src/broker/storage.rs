@@ -80,6 +80,8 @@ pub struct Storage<R: Ring> {
     waiting: VecDeque<(Seq, Caller, Reply)>,
     slots: HashMap<Caller, ReplySlot>,
     blocked: VecDeque<Job>,
+    /// Long work that lets others go first; each gets one turn per step.
+    yielded: VecDeque<Job>,
     loading: HashMap<u64, Job>,
     /// Lookups for parked polls that are under way.
     looking: Option<u64>,
@@ -116,6 +118,7 @@ impl<R: Ring> Storage<R> {
             waiting: VecDeque::new(),
             slots: HashMap::new(),
             blocked: VecDeque::new(),
+            yielded: VecDeque::new(),
             loading: HashMap::new(),
             looking: None,
             load_bytes: 0,
@@ -159,6 +162,9 @@ impl<R: Ring> Storage<R> {
         self.finish_lookups();
         self.go_on();
         let drained = self.take_commands();
+        for job in std::mem::take(&mut self.yielded) {
+            self.carry_on(job);
+        }
         if !stopping {
             self.core.sweep();
         }
@@ -184,6 +190,7 @@ impl<R: Ring> Storage<R> {
     fn is_done(&self) -> bool {
         self.waiting.is_empty()
             && self.blocked.is_empty()
+            && self.yielded.is_empty()
             && self.loading.is_empty()
             && self.looking.is_none()
             && self.core.journal.is_idle()
@@ -207,7 +214,7 @@ impl<R: Ring> Storage<R> {
         let can_go_on =
             (made_room && waits_for_room) || (!drained && self.blocked.is_empty() && engine.takes_more());
         let can_retry = !self.blocked.is_empty() && !engine.has_open() && engine.is_idle();
-        if can_go_on || self.core.state.has_remains() {
+        if can_go_on || self.core.state.has_remains() || !self.yielded.is_empty() {
             return Some(Duration::ZERO);
         }
         let space = self.space.next_due(self.core.state.index.changes());
@@ -273,6 +280,7 @@ impl<R: Ring> Storage<R> {
             Step::Blocked(Block::Index(lookups)) if self.loading.len() < LOADS_MAX => {
                 self.look_up(job, lookups);
             }
+            Step::Blocked(Block::Yield) => self.yielded.push_back(job),
             Step::Blocked(_) => self.blocked.push_front(job),
         }
         self.core.settle();

@@ -157,6 +157,8 @@ pub struct Limits {
     pub pop_batch_max: u32,
     /// Most partitions of a pop.
     pub pop_partitions_max: u32,
+    /// Most rows of partitions in an answer of the admin plane.
+    pub list_rows: u32,
     /// Most bytes of a pop's messages, beyond the first.
     pub pop_bytes_max: u32,
     /// Time for storage to answer, in seconds.
@@ -421,6 +423,7 @@ impl Config {
             "limits.pop_batch_default" => limits.pop_batch_default.to_string(),
             "limits.pop_batch_max" => limits.pop_batch_max.to_string(),
             "limits.pop_partitions_max" => limits.pop_partitions_max.to_string(),
+            "limits.list_rows" => limits.list_rows.to_string(),
             "limits.pop_bytes_max" => limits.pop_bytes_max.to_string(),
             "limits.request_seconds" => limits.request_seconds.to_string(),
             "limits.queue_commands" => limits.queue_commands.to_string(),
@@ -468,6 +471,7 @@ fn limits(values: &Values) -> Limits {
         pop_batch_default: values.number32("limits.pop_batch_default"),
         pop_batch_max: values.number32("limits.pop_batch_max"),
         pop_partitions_max: values.number32("limits.pop_partitions_max"),
+        list_rows: values.number32("limits.list_rows"),
         pop_bytes_max: values.number32("limits.pop_bytes_max"),
         request_seconds: values.number32("limits.request_seconds"),
         queue_commands: values.number32("limits.queue_commands"),

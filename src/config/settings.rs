@@ -121,6 +121,13 @@ pub(super) const SETTINGS: &[Setting] = &[
     ),
     number("limits.pop_partitions_max", 1, 1024, 64, "Most partitions of a pop; a larger wish is cut to it"),
     number(
+        "limits.list_rows",
+        1,
+        1_000_000,
+        10_000,
+        "Most rows of partitions in an answer of the admin plane; what is left out is marked",
+    ),
+    number(
         "limits.pop_bytes_max",
         64 * KIB,
         GIB,

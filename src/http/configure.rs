@@ -11,6 +11,7 @@ use super::error::{ApiError, clip};
 use super::json::{Object, parse};
 use super::names::check_names;
 use crate::broker::command::{Configure, ConfigureReply, OptionsPatch, Patch};
+use crate::types::QueueOptions;
 
 /// The part of the body that has keys of its own.
 #[derive(serde::Deserialize)]
@@ -182,7 +183,6 @@ fn wrong(key: &'static str, value: &Value, allowed: &str) -> ApiError {
 }
 
 fn answer(queue: &str, reply: &ConfigureReply) -> Value {
-    let options = &reply.options;
     json!({
         "configured": true,
         "queueId": reply.queue.to_string(),
@@ -191,29 +191,34 @@ fn answer(queue: &str, reply: &ConfigureReply) -> Value {
         "namespace": reply.namespace,
         "task": reply.task,
         "storage": "segments",
-        "options": {
-            "namespace": reply.namespace,
-            "task": reply.task,
-            "leaseTime": options.lease_seconds,
-            "retryLimit": options.retry_limit,
-            "deadLetterQueue": options.dead_letter_queue,
-            "dlqAfterMaxRetries": options.dlq_after_max_retries,
-            "delayedProcessing": options.delayed_processing_seconds,
-            "windowBuffer": options.window_buffer_seconds,
-            "dedupWindowSeconds": options.dedup_window_seconds,
-            "retentionEnabled": options.retention_enabled,
-            "retentionSeconds": options.retention_seconds,
-            "completedRetentionSeconds": options.completed_retention_seconds,
-            "maxWaitTimeSeconds": options.max_wait_seconds,
-            "encryptionEnabled": options.encryption_enabled,
-            "minPopWaitTime": options.min_pop_wait_ms,
-            "priority": options.priority,
-            "retryDelay": options.retry_delay_ms,
-            "ttl": options.ttl_seconds,
-            "maxSize": options.max_size,
-            "retentionSinkHold": options.retention_sink_hold,
-            "retentionSinkHoldMaxSeconds": options.retention_sink_hold_max_seconds,
-        },
+        "options": options_value(&reply.namespace, &reply.task, &reply.options),
+    })
+}
+
+/// All options of a queue as the wire shows them.
+pub(crate) fn options_value(namespace: &str, task: &str, options: &QueueOptions) -> Value {
+    json!({
+        "namespace": namespace,
+        "task": task,
+        "leaseTime": options.lease_seconds,
+        "retryLimit": options.retry_limit,
+        "deadLetterQueue": options.dead_letter_queue,
+        "dlqAfterMaxRetries": options.dlq_after_max_retries,
+        "delayedProcessing": options.delayed_processing_seconds,
+        "windowBuffer": options.window_buffer_seconds,
+        "dedupWindowSeconds": options.dedup_window_seconds,
+        "retentionEnabled": options.retention_enabled,
+        "retentionSeconds": options.retention_seconds,
+        "completedRetentionSeconds": options.completed_retention_seconds,
+        "maxWaitTimeSeconds": options.max_wait_seconds,
+        "encryptionEnabled": options.encryption_enabled,
+        "minPopWaitTime": options.min_pop_wait_ms,
+        "priority": options.priority,
+        "retryDelay": options.retry_delay_ms,
+        "ttl": options.ttl_seconds,
+        "maxSize": options.max_size,
+        "retentionSinkHold": options.retention_sink_hold,
+        "retentionSinkHoldMaxSeconds": options.retention_sink_hold_max_seconds,
     })
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct ApiError {
     text: String,
     shape: Shape,
     retry_seconds: Option<u32>,
-    allow: Option<&'static str>,
+    allow: Option<String>,
     invalid: Option<&'static str>,
     close: bool,
 }
@@ -78,11 +78,16 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "no_such_route", "Not Found")
     }
 
+    /// The path is one of ours, and what it names is not there.
+    pub(crate) fn not_found(text: &str) -> ApiError {
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", text)
+    }
+
     /// The path does not take this method.
-    pub(crate) fn method_not_allowed(allow: &'static str) -> ApiError {
+    pub(crate) fn method_not_allowed(allow: &str) -> ApiError {
         let text = format!("this path allows {allow}");
         ApiError {
-            allow: Some(allow),
+            allow: Some(allow.to_owned()),
             ..ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
         }
     }
@@ -161,8 +166,8 @@ impl ApiError {
         if let Some(seconds) = self.retry_seconds {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            headers.insert(ALLOW, allow);
         }
         if self.close {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

@@ -15,6 +15,7 @@ mod ack;
 mod body;
 mod configure;
 mod conn;
+mod consumer_groups;
 mod dlq;
 mod error;
 mod groups;
@@ -27,6 +28,7 @@ mod pop;
 mod push;
 mod query;
 mod read;
+mod resources;
 mod router;
 pub mod server;
 mod transaction;
@@ -126,6 +128,11 @@ fn json_response(status: StatusCode, body: Vec<u8>) -> Response<Answer> {
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// A JSON answer with 200.
+fn json_value(value: &serde_json::Value) -> Response<Answer> {
+    json_response(StatusCode::OK, value.to_string().into_bytes())
 }
 
 /// An answer without a body.

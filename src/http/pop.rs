@@ -160,7 +160,7 @@ fn start(group: &str, query: &Query<'_>, default: Subscription) -> StartRequest 
 }
 
 /// An ISO timestamp. Without a zone it is UTC; a `+` that became a space on its way is put back.
-fn instant(text: &str) -> Option<WallTime> {
+pub(crate) fn instant(text: &str) -> Option<WallTime> {
     let parse = |text: &str| -> Option<jiff::Timestamp> {
         if let Ok(timestamp) = text.parse() {
             return Some(timestamp);

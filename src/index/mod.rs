@@ -430,6 +430,12 @@ impl Index {
         }
     }
 
+    /// Mean bytes of a message in a segment; 0 if nothing is known of it.
+    #[must_use]
+    pub fn mean_bytes(&self, segment: FileNumber) -> u64 {
+        self.segments.get(&segment).map_or(0, |known| known.entry_bytes / known.messages.max(1))
+    }
+
     /// The runs of a partition from the one that holds `offset`, or the first one behind it. Ends with a lookup where
     /// the rows are not in memory.
     pub fn runs<'a>(&'a self, partition: PartitionId, spans: &'a Spans, offset: Offset) -> RunsFrom<'a> {

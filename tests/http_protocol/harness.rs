@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use comb::broker::command::{
-    AckVerdict, Claim, Command, ConfigureReply, DeadLetterPage, ExtendReply, Piece, PopReply, PushGroup,
-    PushVerdict, Reply, Source, TransactionReply,
+    AckVerdict, Claim, Command, ConfigureReply, DeadLetterPage, ExtendReply, GroupReply, Piece, PopReply,
+    PushGroup, PushVerdict, Reply, Source, TransactionReply,
 };
 use comb::broker::handle::{Answers, Handle, ReplySlot, Request, dispatch};
 use comb::broker::status::{Phase, Status};
@@ -134,6 +134,8 @@ pub(crate) fn usual(command: &Command) -> Reply {
         }),
         Command::DeleteQueue(_) => Reply::DeleteQueue(true),
         Command::DeadLetters(_) => Reply::DeadLetters(DeadLetterPage::default()),
+        Command::Group(_) => Reply::Group(GroupReply::default()),
+        Command::Survey(_) => Reply::Survey(Box::default()),
         Command::Gone(_) | Command::Return(_) => unreachable!("these have no answer"),
     }
 }
