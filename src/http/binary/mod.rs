@@ -93,3 +93,6 @@ fn known_flags(flags: u8, known: u8, what: &str) -> Result<u8, ApiError> {
         "bad {what} body: flags are {flags}, this broker knows the bits of {known} here"
     )))
 }
+
+#[cfg(test)]
+mod tests;
