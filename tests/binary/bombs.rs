@@ -17,6 +17,7 @@ const LIMITS: &[&str] = &[
     "--limits-inflate-bytes=8388608",
     "--limits-pop-bytes-max=1048576",
     "--limits-atomic-group-bytes=1048576",
+    "--http-workers=32",
 ];
 const INFLATE: usize = 8 << 20;
 
