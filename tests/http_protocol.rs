@@ -4,8 +4,12 @@
 
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 
+#[path = "http_protocol/binary.rs"]
+mod binary;
 #[path = "http_protocol/delivery.rs"]
 mod delivery;
+#[path = "common/frames.rs"]
+mod frames;
 #[path = "http_protocol/framing.rs"]
 mod framing;
 #[path = "http_protocol/harness.rs"]

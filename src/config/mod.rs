@@ -119,6 +119,8 @@ pub enum Backend {
 pub struct Limits {
     /// Longest request body in bytes.
     pub body_bytes: u64,
+    /// Most bytes that a compressed body inflates to.
+    pub inflate_bytes: u32,
     /// Most bytes that are stored together or not at all.
     pub atomic_group_bytes: u32,
     /// Deepest nesting of a JSON body.
@@ -330,6 +332,12 @@ impl Config {
                 u64::from(limits.inflight_bytes),
             ),
             (
+                "limits.inflate_bytes",
+                u64::from(limits.inflate_bytes),
+                "limits.inflight_bytes",
+                u64::from(limits.inflight_bytes),
+            ),
+            (
                 "limits.atomic_group_bytes",
                 u64::from(limits.atomic_group_bytes),
                 "limits.inflight_bytes",
@@ -404,6 +412,7 @@ impl Config {
                 Backend::Threads => "threads",
             }),
             "limits.body_bytes" => limits.body_bytes.to_string(),
+            "limits.inflate_bytes" => limits.inflate_bytes.to_string(),
             "limits.atomic_group_bytes" => limits.atomic_group_bytes.to_string(),
             "limits.json_depth" => limits.json_depth.to_string(),
             "limits.transaction_id_bytes" => limits.transaction_id_bytes.to_string(),
@@ -452,6 +461,7 @@ impl Config {
 fn limits(values: &Values) -> Limits {
     Limits {
         body_bytes: values.number("limits.body_bytes"),
+        inflate_bytes: values.number32("limits.inflate_bytes"),
         atomic_group_bytes: values.number32("limits.atomic_group_bytes"),
         json_depth: values.number32("limits.json_depth"),
         transaction_id_bytes: values.number32("limits.transaction_id_bytes"),

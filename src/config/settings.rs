@@ -77,6 +77,7 @@ pub(super) const SETTINGS: &[Setting] = &[
         help: "How files are written; auto takes io_uring where the kernel allows it",
     },
     number("limits.body_bytes", KIB, GIB, 64 * MIB, "Longest request body"),
+    number("limits.inflate_bytes", KIB, GIB, 64 * MIB, "Most that a compressed body inflates to"),
     number("limits.atomic_group_bytes", 4 * KIB, GIB, 32 * MIB, "Most that is stored together or not at all"),
     number("limits.json_depth", 8, 1000, 120, "Deepest nesting of a JSON body"),
     number("limits.transaction_id_bytes", 1, 65_535, 65_535, "Longest transaction id"),

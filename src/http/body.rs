@@ -102,7 +102,15 @@ pub(crate) async fn receive(
     Ok(Received { bytes: whole.map_or(first, BytesMut::freeze), _permit: permit })
 }
 
-fn take(inflight: &Arc<Semaphore>, bytes: usize, limits: &Limits) -> Result<OwnedSemaphorePermit, ApiError> {
+/// Takes room for so many bytes, or none.
+///
+/// # Errors
+/// 429.
+pub(crate) fn take(
+    inflight: &Arc<Semaphore>,
+    bytes: usize,
+    limits: &Limits,
+) -> Result<OwnedSemaphorePermit, ApiError> {
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     Arc::clone(inflight)
         .try_acquire_many_owned(bytes)

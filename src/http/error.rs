@@ -98,6 +98,23 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", text)
     }
 
+    /// The body inflates to more than allowed.
+    pub(crate) fn inflates_too_large(bytes: u64, limit: u32) -> ApiError {
+        let text = format!(
+            "the body inflates to {bytes} bytes or more, the limit is {limit} (limits.inflate_bytes)"
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", text)
+    }
+
+    /// The messages of the body take more memory than there is for all requests together.
+    pub(crate) fn takes_too_much(bytes: u64, limit: u32) -> ApiError {
+        let text = format!(
+            "the body and its messages take {bytes} bytes of memory or more, the limit is {limit} \
+             (limits.inflight_bytes); send it in parts"
+        );
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", text)
+    }
+
     /// Line and headers are longer or more than allowed.
     pub(crate) fn headers_too_large(text: String) -> ApiError {
         ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "headers_too_large", text).closing()

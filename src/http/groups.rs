@@ -13,7 +13,7 @@ use crate::broker::handle::Handle;
 use crate::config::Limits;
 use crate::format::entry::Entry;
 use crate::format::id_hash;
-use crate::types::{DEFAULT_PARTITION, IdHash};
+use crate::types::{DEFAULT_PARTITION, IdHash, MessageId};
 
 envelope!(
     /// One message of a push.
@@ -25,6 +25,21 @@ envelope!(
         "traceId" trace: &'a RawValue,
     }
 );
+
+/// One message, whatever form it came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item<'a> {
+    pub(crate) queue: &'a str,
+    /// Empty: the default partition.
+    pub(crate) partition: &'a str,
+    /// Empty: the text of the message id.
+    pub(crate) transaction_id: &'a str,
+    /// The client's message id; none: one is minted.
+    pub(crate) id: Option<MessageId>,
+    pub(crate) trace: Option<u128>,
+    /// One JSON document, checked.
+    pub(crate) payload: &'a str,
+}
 
 /// Where an item of the request went.
 #[derive(Clone, Debug)]
@@ -65,7 +80,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Adds an item; `at` names it in errors. A trace id is kept only where the route stores them.
+    /// Adds an item of a JSON body; `at` names it in errors. A trace id is kept only where the route stores them.
     ///
     /// # Errors
     /// 400 or 413; the whole request is to be refused.
@@ -78,16 +93,32 @@ impl<'a> Groups<'a> {
         let Some(queue) = message.queue.as_ref().map(Text::as_str) else {
             return Err(ApiError::bad_body(format!("{at}: queue is required")));
         };
-        if queue.is_empty() {
-            return Err(ApiError::bad_request(format!("{at}: queue is empty")));
-        }
         let Some(payload) = message.payload else {
             return Err(ApiError::bad_body(format!("{at}: payload is required")));
         };
-        let partition = given(&message.partition).unwrap_or(DEFAULT_PARTITION);
-        let sent = given(&message.transaction_id);
-        let limit = self.limits.transaction_id_bytes;
-        if let Some(bytes) = sent.map(str::len).filter(|bytes| *bytes as u64 > u64::from(limit)) {
+        let item = Item {
+            queue,
+            partition: given(&message.partition).unwrap_or_default(),
+            transaction_id: given(&message.transaction_id).unwrap_or_default(),
+            id: None,
+            trace: message.trace.filter(|_| traces).and_then(trace_id),
+            payload: payload.get(),
+        };
+        self.put(item, at)
+    }
+
+    /// Adds an item; `at` names it in errors.
+    ///
+    /// # Errors
+    /// 400 or 413; the whole request is to be refused.
+    pub(crate) fn put(&mut self, item: Item<'a>, at: std::fmt::Arguments<'_>) -> Result<(), ApiError> {
+        let Item { queue, partition, transaction_id: sent, .. } = item;
+        if queue.is_empty() {
+            return Err(ApiError::bad_request(format!("{at}: queue is empty")));
+        }
+        let partition = if partition.is_empty() { DEFAULT_PARTITION } else { partition };
+        let (bytes, limit) = (sent.len(), self.limits.transaction_id_bytes);
+        if bytes as u64 > u64::from(limit) {
             return Err(ApiError::bad_request(format!(
                 "{at}: transactionId has {bytes} bytes, the limit is {limit} (limits.transaction_id_bytes)"
             )));
@@ -96,13 +127,15 @@ impl<'a> Groups<'a> {
         let (Some(group), Some(seen)) = (self.groups.get_mut(index), self.seen.get_mut(index)) else {
             unreachable!("`group` returns an index of both");
         };
-        let id = self.handle.ids().message_id();
-        let transaction_id = sent.map_or_else(|| Cow::Owned(id.text()), Cow::Borrowed);
+        let id = item.id.unwrap_or_else(|| self.handle.ids().message_id());
+        let transaction_id = if sent.is_empty() { Cow::Owned(id.text()) } else { Cow::Borrowed(sent) };
         let hash = id_hash(self.handle.log(), &transaction_id);
         let number = u32::try_from(group.items.len()).unwrap_or(u32::MAX);
-        let repeat_of = match sent {
-            None => None,
-            Some(_) => match seen.entry(hash) {
+        // A client's message id may be there already: clients repeat their requests.
+        let minted = sent.is_empty() && item.id.is_none();
+        let repeat_of = match minted {
+            true => None,
+            false => match seen.entry(hash) {
                 hashbrown::hash_map::Entry::Occupied(first) => Some(*first.get()),
                 hashbrown::hash_map::Entry::Vacant(vacant) => {
                     vacant.insert(number);
@@ -111,14 +144,13 @@ impl<'a> Groups<'a> {
             },
         };
         if repeat_of.is_none() {
-            let trace = message.trace.filter(|_| traces).and_then(trace_id);
             let entry = Entry {
                 id,
                 hash,
                 transaction_id: Cow::Borrowed(&transaction_id),
-                trace,
+                trace: item.trace,
                 producer: None,
-                payload: payload.get().as_bytes(),
+                payload: item.payload.as_bytes(),
             };
             let bytes = (group.entries.len() + entry.encoded_bytes()) as u64;
             let limit = u64::from(self.limits.atomic_group_bytes);
@@ -130,7 +162,7 @@ impl<'a> Groups<'a> {
         let end =
             u32::try_from(group.entries.len()).expect("bounded by the 32-bit limits.atomic_group_bytes");
         self.places.push(Place { group: index, item: group.items.len(), queue, transaction_id });
-        group.items.push(PushItem { id, hash, minted: sent.is_none(), repeat_of, end });
+        group.items.push(PushItem { id, hash, minted, repeat_of, end });
         Ok(())
     }
 

@@ -168,8 +168,18 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8], depth: u32, what: &
     serde_json::from_str(text).map_err(|error| ApiError::bad_body(format!("bad {what} body: {error}")))
 }
 
-/// Bounds the nesting of arrays and objects, in one pass without recursion.
+/// Bounds the nesting of a body.
 fn check_depth(bytes: &[u8], limit: u32, what: &str) -> Result<(), ApiError> {
+    if deeper(bytes, limit) {
+        return Err(ApiError::bad_body(format!(
+            "bad {what} body: nested deeper than {limit} (limits.json_depth)"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether arrays and objects are nested deeper than this; found in one pass without recursion.
+pub(crate) fn deeper(bytes: &[u8], limit: u32) -> bool {
     let mut depth = 0_u32;
     let mut bytes = bytes.iter();
     while let Some(byte) = bytes.next() {
@@ -188,16 +198,14 @@ fn check_depth(bytes: &[u8], limit: u32, what: &str) -> Result<(), ApiError> {
             b'[' | b'{' => {
                 depth += 1;
                 if depth > limit {
-                    return Err(ApiError::bad_body(format!(
-                        "bad {what} body: nested deeper than {limit} (limits.json_depth)"
-                    )));
+                    return true;
                 }
             }
             b']' | b'}' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
-    Ok(())
+    false
 }
 
 /// The text of a JSON value that should be a string but must never be the reason for a refusal: lone surrogates

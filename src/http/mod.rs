@@ -12,6 +12,7 @@
 //! Must not: know files, leases, cursors or dedup; decide anything that depends on state.
 
 mod ack;
+mod binary;
 mod body;
 mod configure;
 mod conn;

@@ -7,6 +7,7 @@ use hyper::Response;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 
 use super::App;
+use super::binary;
 use super::body::Answer;
 use super::error::ApiError;
 use super::json::{put_number, put_text, wire_time};
@@ -32,7 +33,7 @@ pub(crate) async fn pop(
         PopTarget::Queue(queue) | PopTarget::Partition { queue, .. } => queue.clone(),
         PopTarget::Discovery { .. } => String::new(),
     };
-    let group = wanted.group.clone();
+    let (group, frames) = (wanted.group.clone(), wanted.frames);
     let (ticket, presence) = handle.pop_identity();
     let call = handle.pop(Pop {
         ticket,
@@ -56,10 +57,14 @@ pub(crate) async fn pop(
     let permit = if wanted.auto_ack { app.room_for_consumed(bytes).await? } else { app.room(bytes).await? };
     let pieces = reply.claims.iter().flat_map(|claim| claim.pieces.iter().cloned()).collect();
     let loaded = read::load(pieces).await?;
-    let body = answer(&queue, &group, &reply, &loaded)?;
+    // What an answer says beside its messages goes into the head of the framed form; nothing does so far.
+    let (body, content_type) = match frames {
+        true => (binary::pop::answer(&queue, &group, &reply, &loaded, None)?, binary::POP_CONTENT_TYPE),
+        false => (answer(&queue, &group, &reply, &loaded)?, "application/json"),
+    };
     drop(loaded);
     let mut response = Response::new(Answer::with_claims(body.into(), guard, Some(permit)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     Ok(response)
 }
 
@@ -73,6 +78,8 @@ struct Wanted {
     wait_us: u64,
     lease_seconds: Option<u32>,
     start: StartRequest,
+    /// Answer with frames.
+    frames: bool,
 }
 
 /// Why not.
@@ -95,7 +102,6 @@ impl Wanted {
         }
         // Accepted and without effect, as the contract allows; a value that makes no sense is still an error.
         query.flag("autopilot")?;
-        query.flag("frames")?;
         let group = query.text("consumerGroup").unwrap_or(QUEUE_MODE_GROUP);
         let (queue, partition) = match target {
             PopTarget::Queue(queue) => (queue.as_str(), ""),
@@ -121,6 +127,7 @@ impl Wanted {
             wait_us: if query.flag("wait")? { u64::from(timeout_ms) * 1000 } else { 0 },
             lease_seconds: lease_seconds(query.number("leaseSeconds")?, limits.lease_seconds_max)?,
             start: start(group, query, config.groups.default_subscription),
+            frames: query.flag("frames")?,
         })
     }
 }
@@ -328,6 +335,7 @@ mod tests {
             assert!(wanted(query).unwrap_err().contains(key), "{query}");
         }
         assert!(wanted("autopilot=true&frames=true&conflation=false").is_ok());
+        assert!(!wanted("wait=true").unwrap().frames && wanted("frames=true").unwrap().frames);
         assert!(wanted("commitOnDelivery=true").unwrap().auto_ack);
     }
 

@@ -6,6 +6,7 @@ use hyper::header::{ALLOW, HeaderValue};
 use hyper::{Method, Response};
 use serde_json::{Map, Value, json};
 
+use super::binary::{Kind, is_binary};
 use super::body::{Answer, Received};
 use super::error::ApiError;
 use super::query::{Query, decode};
@@ -230,7 +231,10 @@ impl Router {
         let app = call.app.clone();
         let text = |name: &str| parameter(name).map(std::borrow::Cow::into_owned);
         match route {
-            Route::Push => push::push(&app, json_body(call).await?).await,
+            Route::Push => {
+                let (binary, body) = body(call, Some(Kind::Push)).await?;
+                push::push(&app, binary, body).await
+            }
             Route::Pop => {
                 let namespace = query.text("namespace").map(str::to_owned);
                 let task = query.text("task").map(str::to_owned);
@@ -246,7 +250,10 @@ impl Router {
                 let id = parameter("id")?;
                 lease::extend(&app, &id, call.receive().await?).await
             }
-            Route::Transaction => transaction::transaction(&app, json_body(call).await?).await,
+            Route::Transaction => {
+                let (binary, body) = body(call, Some(Kind::Transaction)).await?;
+                transaction::transaction(&app, binary, body).await
+            }
             Route::Configure => configure::configure(&app, json_body(call).await?).await,
             Route::Queues => resources::queues(&app, &query).await,
             Route::Queue => resources::queue(&app, text("queue")?).await,
@@ -318,21 +325,20 @@ fn openapi() -> Value {
     })
 }
 
-/// A body that must be JSON. The binary forms of the protocol are told apart from a typing error.
+/// A body that must be JSON.
 async fn json_body(call: &mut Call) -> Result<Received, ApiError> {
+    Ok(body(call, None).await?.1)
+}
+
+/// A body, and whether it is the binary form that the route takes.
+async fn body(call: &mut Call, kind: Option<Kind>) -> Result<(bool, Received), ApiError> {
     // Refused before the body is asked for when there is no broker yet.
     call.app.handle()?;
     let received = call.receive().await?;
-    let kind =
+    let content_type =
         call.parts.headers.get(hyper::header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-    let magic = received.bytes.get(..4).unwrap_or_default();
-    if kind.eq_ignore_ascii_case(b"application/x-queen-push") || magic == b"QPB1" || magic == b"QTB1" {
-        return Err(ApiError::bad_body(
-            "binary bodies are not supported by this broker; send JSON (leave binary_push off in the client)",
-        ));
-    }
-    Ok(received)
+    let binary = is_binary(content_type, &received.bytes, kind)?;
+    Ok((binary, received))
 }
 
 #[cfg(test)]

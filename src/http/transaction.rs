@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 
 use super::App;
 use super::ack::{Acknowledgement, put_error, put_flag};
+use super::binary::Room;
+use super::binary::transaction::Transaction as Packed;
 use super::body::{Answer, Received};
 use super::error::ApiError;
 use super::groups::{Groups, Message, Place};
@@ -89,10 +91,22 @@ impl<'a> Operation<'a> {
 }
 
 /// Runs a transaction: 200 whether it committed or rolled back.
-pub(crate) async fn transaction(app: &App, received: Received) -> Result<Response<Answer>, ApiError> {
+pub(crate) async fn transaction(
+    app: &App,
+    binary: bool,
+    received: Received,
+) -> Result<Response<Answer>, ApiError> {
     let handle = app.handle()?;
     let limits = &app.config.limits;
-    let body: Body<'_> = parse(&received.bytes, limits.json_depth, "transaction")?;
+    let packed = match binary {
+        true => Some(Packed::read(&received.bytes, Room::new(limits, &app.inflight, received.bytes.len()))?),
+        false => None,
+    };
+    let body: Body<'_> = match &packed {
+        None => parse(&received.bytes, limits.json_depth, "transaction")?,
+        Some(packed) if packed.head.is_empty() => Body::default(),
+        Some(packed) => parse(&packed.head, limits.json_depth, "transaction")?,
+    };
     for (name, rider) in [("kv", &body.kv), ("timers", &body.timers), ("positions", &body.positions)] {
         if rider.as_ref().and_then(Option::as_ref).is_some_and(|Items(rider)| !rider.is_empty()) {
             return Err(ApiError::bad_request(format!(
@@ -108,6 +122,12 @@ pub(crate) async fn transaction(app: &App, received: Received) -> Result<Respons
     let mut acks = Vec::new();
     for (index, step) in steps.iter().enumerate() {
         match step {
+            Step::Push(_) if binary => {
+                return Err(ApiError::bad_body(format!(
+                    "bad transaction body: operations[{index}] of the head is a push; pushes of a binary transaction \
+                     are in its groups"
+                )));
+            }
             Step::Push(messages) => {
                 for (item, message) in messages.iter().enumerate() {
                     groups.add(message, format_args!("operations[{index}]: items[{item}]"), true)?;
@@ -118,6 +138,9 @@ pub(crate) async fn transaction(app: &App, received: Received) -> Result<Respons
                 acks.push(TransactionAck { group: group.clone(), item: item.item(handle, limits) });
             }
         }
+    }
+    if let Some(packed) = &packed {
+        packed.section.each(|item, at| groups.put(item, at))?;
     }
     let (pushes, places) = groups.finish();
     if acks.is_empty() && places.is_empty() {
@@ -136,6 +159,11 @@ pub(crate) async fn transaction(app: &App, received: Received) -> Result<Respons
     let reply =
         app.within(Duration::ZERO, handle.transaction(Transaction { acks, pushes, required })).await?;
     let out = match reply {
+        TransactionReply::Committed { acks, pushes }
+            if packed.as_ref().is_some_and(|packed| packed.short) =>
+        {
+            counted(&own_id, &places, &acks, &pushes)?
+        }
         TransactionReply::Committed { acks, pushes } => committed(&own_id, &steps, &places, &acks, &pushes)?,
         TransactionReply::RolledBack { reason, error } => json!({
             "transactionId": own_id,
@@ -158,6 +186,29 @@ fn word(reason: RollbackReason) -> &'static str {
     }
 }
 
+/// The results of pushes and acks as counts; `duplicate` are those of the pushed that repeat another of the bundle.
+fn counted(
+    own_id: &str,
+    places: &[Place<'_>],
+    acks: &[AckVerdict],
+    pushes: &[Vec<PushVerdict>],
+) -> Result<Vec<u8>, ApiError> {
+    let mut duplicates = 0_usize;
+    for place in places {
+        duplicates += usize::from(verdict(pushes, place)?.duplicate);
+    }
+    Ok(json!({
+        "transactionId": own_id,
+        "success": true,
+        "results": [],
+        "pushed": places.len(),
+        "duplicate": duplicates,
+        "acked": acks.len(),
+    })
+    .to_string()
+    .into_bytes())
+}
+
 fn committed(
     own_id: &str,
     steps: &[Step<'_>],
@@ -176,18 +227,7 @@ fn committed(
             Step::Push(messages) => {
                 for _ in messages {
                     let place = places.next().ok_or_else(missing)?;
-                    let verdict = verdict(pushes, place)?;
-                    begin(&mut out, &mut index, "push", true, &place.transaction_id);
-                    out.extend_from_slice(b",\"messageId\":");
-                    put_text(&mut out, &verdict.id.text());
-                    out.extend_from_slice(b",\"queueName\":");
-                    put_text(&mut out, place.queue);
-                    out.extend_from_slice(b",\"offset\":");
-                    put_number(&mut out, verdict.offset.0);
-                    if verdict.duplicate {
-                        put_flag(&mut out, "duplicate", true);
-                    }
-                    out.push(b'}');
+                    put_pushed(&mut out, &mut index, place, verdict(pushes, place)?);
                 }
             }
             Step::Ack(_, item) => {
@@ -200,8 +240,26 @@ fn committed(
             }
         }
     }
+    // The groups of a binary transaction come behind its operations.
+    for place in places {
+        put_pushed(&mut out, &mut index, place, verdict(pushes, place)?);
+    }
     out.extend_from_slice(b"]}");
     Ok(out)
+}
+
+fn put_pushed(out: &mut Vec<u8>, index: &mut u64, place: &Place<'_>, verdict: PushVerdict) {
+    begin(out, index, "push", true, &place.transaction_id);
+    out.extend_from_slice(b",\"messageId\":");
+    put_text(out, &verdict.id.text());
+    out.extend_from_slice(b",\"queueName\":");
+    put_text(out, place.queue);
+    out.extend_from_slice(b",\"offset\":");
+    put_number(out, verdict.offset.0);
+    if verdict.duplicate {
+        put_flag(out, "duplicate", true);
+    }
+    out.push(b'}');
 }
 
 fn begin(out: &mut Vec<u8>, index: &mut u64, kind: &str, success: bool, transaction_id: &str) {

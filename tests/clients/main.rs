@@ -9,6 +9,7 @@
 mod common;
 
 mod acks;
+mod binary;
 mod consumers;
 mod groups;
 mod options;

@@ -146,6 +146,20 @@ impl Api {
         Self::send(request.header("content-type", "application/json").body(body)).await.unwrap()
     }
 
+    /// A POST of bytes.
+    pub(crate) async fn post_bytes(&self, path: &str, content_type: &str, body: Vec<u8>) -> Answer {
+        let request = self.http.post(format!("{}{path}", self.daemon.url()));
+        Self::send(request.header("content-type", content_type).body(body)).await.unwrap()
+    }
+
+    /// A GET: status, content type and the bytes as they are.
+    pub(crate) async fn get_bytes(&self, path: &str) -> (u16, String, Vec<u8>) {
+        let response = self.http.get(format!("{}{path}", self.daemon.url())).send().await.unwrap();
+        let content_type = response.headers().get("content-type").map(|v| v.to_str().unwrap().to_owned());
+        let status = response.status().as_u16();
+        (status, content_type.unwrap_or_default(), response.bytes().await.unwrap().to_vec())
+    }
+
     /// A POST that may get no answer, as when the daemon is killed.
     pub(crate) async fn try_post(&self, path: &str, body: &Value) -> Option<Answer> {
         let request = self.http.post(format!("{}{path}", self.daemon.url()));

@@ -1,13 +1,15 @@
 //! What the black-box tests share: the real daemon on a data directory of its own, and its HTTP interface.
 //!
 //! Purpose: start `combd`, kill it, stop it, start it again on the same directory, and show its log when a test
-//! fails. `api` speaks the wire and nothing else, `lane` is one queue with the words that tests about it need.
+//! fails. `api` speaks the wire and nothing else, `lane` is one queue with the words that tests about it need, `frames` the
+//! binary forms.
 //!
 //! Must not: use the crate's library. What is tested here is what a client or an operator can see.
 
 #![allow(dead_code, reason = "every test file compiles this on its own and uses another part of it")]
 
 pub(crate) mod api;
+pub(crate) mod frames;
 pub(crate) mod lane;
 
 use std::fs::{File, OpenOptions};

@@ -89,7 +89,7 @@ async fn a_pop_with_messages() {
     let mut server =
         scripted(Config::defaults(), move |_| Act::Reply(claim(run, Source::Memory(bytes.clone()), 40, 41)))
             .await;
-    let path = "/api/v1/pop/queue/orders?consumerGroup=billing&batch=3&partitions=4&leaseSeconds=9&autopilot=true&frames=true&subscriptionMode=all&wait=true&timeout=1500";
+    let path = "/api/v1/pop/queue/orders?consumerGroup=billing&batch=3&partitions=4&leaseSeconds=9&autopilot=true&frames=false&subscriptionMode=all&wait=true&timeout=1500";
     let answer = server.client().await.get(path).await;
     let message = |index: u64, data: Value| {
         json!({"id": MessageId(0x0193_0000_0000_7000_8000_0000_0000_0000 + u128::from(index)).text(),

@@ -2,8 +2,8 @@
 
 Usage: checks.py URL
 
-Every coroutine named check_* is one check, with a queue name of its own. Prints one line per check and, last,
-"N passed, N failed". Exit status 1 when one failed.
+Every coroutine named check_* is one check, with a queue name of its own; each runs once per wire form of the client.
+Prints one line per check and form and, last, "N passed, N failed". Exit status 1 when one failed.
 """
 
 import asyncio
@@ -15,6 +15,12 @@ import uuid
 from queen import Queen
 
 QUEUE_MODE_GROUP = "__QUEUE_MODE__"
+
+FORMS = {
+    "json": {},
+    "binary": {"binary_push": True, "framed_pop": True},
+    "compressed": {"binary_push": True, "push_compression": True, "framed_pop": True},
+}
 
 
 def name(prefix):
@@ -319,19 +325,21 @@ async def check_commit_on_delivery(client):
 
 async def main(url):
     checks = [(check, run) for check, run in globals().items() if check.startswith("check_")]
-    failed = 0
-    for check, run in checks:
-        client = Queen(url)
-        try:
-            await asyncio.wait_for(run(client), 60)
-            print(f"ok      {check}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {check}")
-            traceback.print_exc()
-        finally:
-            await client.close()
-    print(f"{len(checks) - failed} passed, {failed} failed")
+    passed = failed = 0
+    for form, options in FORMS.items():
+        for check, run in checks:
+            client = Queen(url, **options)
+            try:
+                await asyncio.wait_for(run(client), 60)
+                passed += 1
+                print(f"ok      {check} ({form})")
+            except Exception:
+                failed += 1
+                print(f"FAILED  {check} ({form})")
+                traceback.print_exc()
+            finally:
+                await client.close()
+    print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 
